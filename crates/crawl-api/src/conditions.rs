@@ -1,0 +1,225 @@
+//! Condition types and reasons of Proxy and ProxyPool, one reason per cause.
+//!
+//! The operator sets them, people and alerts match on them: a constant here is part of the API.
+//! [`set`] and [`find`] are the only ways in which the project reads and writes condition lists.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+// === Types ===
+
+/// The instance (Managed) or the endpoint (External) exists and has an address.
+pub const PROVISIONED: &str = "Provisioned";
+/// Real traffic went through the proxy and came out where it should.
+pub const HEALTHY: &str = "Healthy";
+/// Present only while the proxy is being drained: False while leases may remain, True when none
+/// can. Its transition time starts the drain timeout.
+pub const DRAINED: &str = "Drained";
+/// The proxy can be leased: provisioned, healthy and not draining. Of a pool: all members are.
+pub const READY: &str = "Ready";
+
+// === Reasons of Provisioned ===
+
+/// The instance runs and has an address.
+pub const REASON_CREATED: &str = "Created";
+/// The object names an endpoint that somebody else runs.
+pub const REASON_EXTERNAL_ENDPOINT: &str = "ExternalEndpoint";
+/// Nothing was requested yet.
+pub const REASON_PENDING: &str = "Pending";
+/// The instance was requested and does not run, or has no address, yet.
+pub const REASON_PROVISIONING: &str = "Provisioning";
+/// The instance did not run within provisioningTimeoutSeconds and is being replaced.
+pub const REASON_PROVISIONING_TIMED_OUT: &str = "ProvisioningTimedOut";
+/// What was sent to the provider differs from the spec: the instance is being replaced.
+pub const REASON_REPLACING: &str = "Replacing";
+/// The instance was unhealthy for longer than unhealthyTimeoutSeconds and is being replaced.
+pub const REASON_UNHEALTHY_TIMED_OUT: &str = "UnhealthyTimedOut";
+/// The provider stopped or took back the instance.
+pub const REASON_PREEMPTED: &str = "Preempted";
+/// The instance is gone without our doing.
+pub const REASON_INSTANCE_LOST: &str = "InstanceLost";
+/// The object is being deleted and its instance with it.
+pub const REASON_DELETING: &str = "Deleting";
+/// `spec.provider` is not in the operator's providers file.
+pub const REASON_UNKNOWN_PROVIDER: &str = "UnknownProvider";
+/// A Secret that the spec refers to is missing or incomplete.
+pub const REASON_SECRET_NOT_FOUND: &str = "SecretNotFound";
+/// The provider refused for lack of quota or stock.
+pub const REASON_QUOTA_EXCEEDED: &str = "QuotaExceeded";
+/// The provider asked us to slow down.
+pub const REASON_RATE_LIMITED: &str = "RateLimited";
+/// The provider rejected the operator's credentials.
+pub const REASON_CREDENTIALS_REJECTED: &str = "CredentialsRejected";
+/// The operator's account may not do this at the provider.
+pub const REASON_FORBIDDEN: &str = "Forbidden";
+/// The provider refused the request as malformed: only a changed spec can help.
+pub const REASON_INVALID_SPEC: &str = "InvalidSpec";
+/// An instance of this name exists and is not ours.
+pub const REASON_NAME_TAKEN: &str = "NameTaken";
+/// The provider failed in a way that may pass.
+pub const REASON_PROVIDER_ERROR: &str = "ProviderError";
+
+// === Reasons of Healthy ===
+
+/// The last probes succeeded.
+pub const REASON_PROBE_SUCCEEDED: &str = "ProbeSucceeded";
+/// No probe has decided yet.
+pub const REASON_PROBE_PENDING: &str = "ProbePending";
+/// There is no address to probe.
+pub const REASON_NO_ENDPOINT: &str = "NoEndpoint";
+/// The proxy did not accept the connection, or not in time.
+pub const REASON_CONNECT_FAILED: &str = "ConnectFailed";
+/// The proxy refused our credentials (407).
+pub const REASON_PROXY_AUTH_FAILED: &str = "ProxyAuthFailed";
+/// The proxy accepted the connection but did not reach the probe's target.
+pub const REASON_TARGET_UNREACHABLE: &str = "TargetUnreachable";
+/// The probe did not finish within timeoutSeconds.
+pub const REASON_PROBE_TIMED_OUT: &str = "ProbeTimedOut";
+/// TLS to the target through the proxy failed: somebody sits in between.
+pub const REASON_TLS_FAILED: &str = "TLSFailed";
+/// The answer's status is not among expectedStatusCodes.
+pub const REASON_UNEXPECTED_STATUS: &str = "UnexpectedStatus";
+/// The answer's body is not what the target sends (a captive portal, for example).
+pub const REASON_UNEXPECTED_CONTENT: &str = "UnexpectedContent";
+/// The request came out at another address than expected.
+pub const REASON_UNEXPECTED_EXIT_IP: &str = "UnexpectedExitIP";
+/// The request came out at our own address: the proxy proxies nothing.
+pub const REASON_EXIT_IP_IS_OWN: &str = "ExitIPIsOwn";
+
+// === Reasons of Drained ===
+
+/// Waiting until the lease-apiserver grants nothing on this proxy and every lease has ended.
+pub const REASON_DRAINING: &str = "Draining";
+/// The lease API cannot be asked; drained at the latest when drainTimeoutSeconds are over.
+pub const REASON_LEASE_API_UNAVAILABLE: &str = "LeaseAPIUnavailable";
+/// No lease is left and none can be granted.
+pub const REASON_NO_LEASES: &str = "NoLeases";
+/// drainTimeoutSeconds passed; leases that were left are cut.
+pub const REASON_DRAIN_TIMED_OUT: &str = "DrainTimedOut";
+/// No lease API is installed in this cluster, so there are no leases to wait for.
+pub const REASON_NO_LEASE_API: &str = "NoLeaseAPI";
+
+// === Reasons of Ready ===
+
+/// Provisioned, healthy and not draining.
+pub const REASON_READY: &str = "Ready";
+/// Not provisioned; the condition Provisioned says why.
+pub const REASON_NOT_PROVISIONED: &str = "NotProvisioned";
+/// Not healthy; the condition Healthy says why.
+pub const REASON_NOT_HEALTHY: &str = "NotHealthy";
+/// The pool has as many ready members as it asks for.
+pub const REASON_ALL_MEMBERS_READY: &str = "AllMembersReady";
+/// Some members of the pool are not ready.
+pub const REASON_MEMBERS_NOT_READY: &str = "MembersNotReady";
+/// The pool asks for no members.
+pub const REASON_SCALED_TO_ZERO: &str = "ScaledToZero";
+/// A member could not be created or deleted.
+pub const REASON_MEMBER_WRITE_FAILED: &str = "MemberWriteFailed";
+
+/// The condition of a type, if the list has it.
+pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Whether the condition of a type is there and True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    find(conditions, type_).is_some_and(|condition| condition.status == "True")
+}
+
+/// One condition as a controller states it; [`set`] adds the times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The condition type, one of the constants above.
+    pub type_: &'static str,
+    /// True, False, or Unknown for `None`.
+    pub status: Option<bool>,
+    /// The reason, one of the constants above or a provider's PascalCase reason.
+    pub reason: String,
+    /// What a person needs to know, and what to do about it.
+    pub message: String,
+}
+
+impl Statement {
+    /// States a condition.
+    pub fn new(
+        type_: &'static str,
+        status: impl Into<Option<bool>>,
+        reason: &str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { type_, status: status.into(), reason: reason.into(), message: message.into() }
+    }
+}
+
+/// Puts a condition into the list. The transition time moves only when the status does.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    statement: Statement,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let Statement { type_, status, reason, message } = statement;
+    let status = match status {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let old = conditions.iter_mut().find(|condition| condition.type_ == type_);
+    match old {
+        Some(old) => {
+            if old.status != status {
+                status.clone_into(&mut old.status);
+                old.last_transition_time = Time(now);
+            }
+            old.reason = reason;
+            old.message = message;
+            old.observed_generation = generation;
+        },
+        None => conditions.push(Condition {
+            type_: type_.into(),
+            status: status.into(),
+            reason,
+            message,
+            observed_generation: generation,
+            last_transition_time: Time(now),
+        }),
+    }
+}
+
+/// Takes a condition out of the list.
+pub fn remove(conditions: &mut Vec<Condition>, type_: &str) {
+    conditions.retain(|condition| condition.type_ != type_);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn the_transition_time_moves_with_the_status_only() {
+        let mut list = Vec::new();
+        set(&mut list, Statement::new(READY, false, REASON_NOT_HEALTHY, "a"), Some(1), at(10));
+        set(&mut list, Statement::new(READY, false, REASON_NOT_PROVISIONED, "b"), Some(2), at(20));
+        let ready = find(&list, READY).unwrap();
+        assert_eq!(ready.last_transition_time.0, at(10));
+        assert_eq!((ready.reason.as_str(), ready.observed_generation), ("NotProvisioned", Some(2)));
+
+        set(&mut list, Statement::new(READY, true, REASON_READY, ""), Some(2), at(30));
+        assert_eq!(find(&list, READY).unwrap().last_transition_time.0, at(30));
+        assert!(is_true(&list, READY));
+        assert_eq!(list.len(), 1);
+    }
+
+    #[test]
+    fn a_removed_condition_is_not_found() {
+        let mut list = Vec::new();
+        set(&mut list, Statement::new(DRAINED, None, REASON_DRAINING, ""), None, at(1));
+        assert_eq!(find(&list, DRAINED).unwrap().status, "Unknown");
+        remove(&mut list, DRAINED);
+        assert!(find(&list, DRAINED).is_none());
+    }
+}

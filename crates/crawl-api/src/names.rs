@@ -1,0 +1,33 @@
+//! Names that several programs must agree on: groups, labels, annotations, finalizers.
+//!
+//! Nothing here is decided at run time; a changed constant is a change of the API.
+
+/// The API group of the custom resources.
+pub const GROUP: &str = "crawl.example.com";
+/// The served version of [`GROUP`].
+pub const VERSION: &str = "v1alpha1";
+/// The API group that the lease-apiserver serves.
+pub const LEASES_GROUP: &str = "leases.crawl.example.com";
+/// The name of the APIService by which the lease-apiserver is registered.
+pub const LEASES_API_SERVICE: &str = "v1alpha1.leases.crawl.example.com";
+
+/// Label on every member of a pool: the pool's name. It mirrors the controller ownerReference,
+/// which alone decides membership.
+pub const LABEL_POOL: &str = "crawl.example.com/pool";
+
+/// Finalizer of a managed Proxy: an instance may exist that has to be deleted first.
+pub const FINALIZER_INSTANCE: &str = "crawl.example.com/instance";
+
+/// Annotation of a Proxy: the versioned hash (`v1:…`) of the create request that was sent for its
+/// instance.
+pub const ANNOTATION_SPEC_HASH: &str = "crawl.example.com/spec-hash";
+
+/// Tag on an instance at its provider: the cluster it belongs to (the UID of `kube-system`).
+pub const TAG_CLUSTER: &str = "crawl-cluster";
+/// Tag on an instance at its provider: the UID of its Proxy.
+pub const TAG_PROXY_UID: &str = "crawl-proxy-uid";
+/// Tag on an instance at its provider: the namespace of its Proxy, for people who look at the
+/// provider's console.
+pub const TAG_NAMESPACE: &str = "crawl-namespace";
+/// Tag on an instance at its provider: the name of its Proxy, for people.
+pub const TAG_NAME: &str = "crawl-name";
