@@ -1,42 +1,11 @@
-//! Where a proxy listens: the one type for scheme, host and port.
+//! Where a proxy listens: scheme, host and port of `Proxy.spec.endpoint` and `Proxy.status.endpoint`.
 
 use std::fmt;
 
 use kube::KubeSchema;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The protocol a client speaks to the proxy.
-#[derive(
-    Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Scheme {
-    /// HTTP proxy (CONNECT and absolute requests) over TCP.
-    #[default]
-    Http,
-    /// HTTP proxy over TLS.
-    Https,
-    /// SOCKS version 5.
-    Socks5,
-}
-
-impl Scheme {
-    /// As it stands in a URL.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-            Self::Socks5 => "socks5",
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+use crate::scheme::Scheme;
 
 /// Where a proxy listens. Displayed as a URL without credentials.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,9 +43,17 @@ mod tests {
 
     #[test]
     fn an_endpoint_reads_as_a_url() {
-        let v4 = Endpoint { scheme: Scheme::Http, host: "203.0.113.7".into(), port: 3128 };
+        let v4 = Endpoint {
+            scheme: Scheme::Http,
+            host: "203.0.113.7".into(),
+            port: 3128,
+        };
         assert_eq!(v4.to_string(), "http://203.0.113.7:3128");
-        let v6 = Endpoint { scheme: Scheme::Socks5, host: "2001:db8::7".into(), port: 1080 };
+        let v6 = Endpoint {
+            scheme: Scheme::Socks5,
+            host: "2001:db8::7".into(),
+            port: 1080,
+        };
         assert_eq!(v6.to_string(), "socks5://[2001:db8::7]:1080");
     }
 }

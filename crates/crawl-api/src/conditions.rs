@@ -147,7 +147,12 @@ impl Statement {
         reason: &str,
         message: impl Into<String>,
     ) -> Self {
-        Self { type_, status: status.into(), reason: reason.into(), message: message.into() }
+        Self {
+            type_,
+            status: status.into(),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -158,13 +163,20 @@ pub fn set(
     generation: Option<i64>,
     now: Timestamp,
 ) {
-    let Statement { type_, status, reason, message } = statement;
+    let Statement {
+        type_,
+        status,
+        reason,
+        message,
+    } = statement;
     let status = match status {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
     };
-    let old = conditions.iter_mut().find(|condition| condition.type_ == type_);
+    let old = conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == type_);
     match old {
         Some(old) => {
             if old.status != status {
@@ -202,13 +214,31 @@ mod tests {
     #[test]
     fn the_transition_time_moves_with_the_status_only() {
         let mut list = Vec::new();
-        set(&mut list, Statement::new(READY, false, REASON_NOT_HEALTHY, "a"), Some(1), at(10));
-        set(&mut list, Statement::new(READY, false, REASON_NOT_PROVISIONED, "b"), Some(2), at(20));
+        set(
+            &mut list,
+            Statement::new(READY, false, REASON_NOT_HEALTHY, "a"),
+            Some(1),
+            at(10),
+        );
+        set(
+            &mut list,
+            Statement::new(READY, false, REASON_NOT_PROVISIONED, "b"),
+            Some(2),
+            at(20),
+        );
         let ready = find(&list, READY).unwrap();
         assert_eq!(ready.last_transition_time.0, at(10));
-        assert_eq!((ready.reason.as_str(), ready.observed_generation), ("NotProvisioned", Some(2)));
+        assert_eq!(
+            (ready.reason.as_str(), ready.observed_generation),
+            ("NotProvisioned", Some(2))
+        );
 
-        set(&mut list, Statement::new(READY, true, REASON_READY, ""), Some(2), at(30));
+        set(
+            &mut list,
+            Statement::new(READY, true, REASON_READY, ""),
+            Some(2),
+            at(30),
+        );
         assert_eq!(find(&list, READY).unwrap().last_transition_time.0, at(30));
         assert!(is_true(&list, READY));
         assert_eq!(list.len(), 1);
@@ -217,7 +247,12 @@ mod tests {
     #[test]
     fn a_removed_condition_is_not_found() {
         let mut list = Vec::new();
-        set(&mut list, Statement::new(DRAINED, None, REASON_DRAINING, ""), None, at(1));
+        set(
+            &mut list,
+            Statement::new(DRAINED, None, REASON_DRAINING, ""),
+            None,
+            at(1),
+        );
         assert_eq!(find(&list, DRAINED).unwrap().status, "Unknown");
         remove(&mut list, DRAINED);
         assert!(find(&list, DRAINED).is_none());

@@ -6,8 +6,6 @@
 pub const GROUP: &str = "crawl.example.com";
 /// The served version of [`GROUP`].
 pub const VERSION: &str = "v1alpha1";
-/// The API group that the lease-apiserver serves.
-pub const LEASES_GROUP: &str = "leases.crawl.example.com";
 /// The name of the APIService by which the lease-apiserver is registered.
 pub const LEASES_API_SERVICE: &str = "v1alpha1.leases.crawl.example.com";
 

@@ -1,0 +1,296 @@
+//! `ProxyPool`: a number of Proxies that are alike, and how they are leased together.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::core::{ParseExpressionError, Selector, SelectorExt};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::proxy::ProxySpec;
+
+/// Which of the free proxies a lease gets.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LeasePolicy {
+    /// The one with the fewest leases.
+    #[default]
+    LeastLoaded,
+    /// The one with the most leases that has room, so that others stay empty.
+    Pack,
+}
+
+/// What a pool should be.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "crawl.example.com",
+    version = "v1alpha1",
+    kind = "ProxyPool",
+    plural = "proxypools",
+    namespaced,
+    status = "ProxyPoolStatus",
+    shortname = "pxp",
+    category = "crawl",
+    derive = "PartialEq",
+    cel,
+    doc = "A number of Proxies that are alike, and how they are leased together.",
+    printcolumn(
+        name = "Desired",
+        type_ = "integer",
+        json_path = ".spec.replicas",
+        description = "Members asked for"
+    ),
+    printcolumn(
+        name = "Current",
+        type_ = "integer",
+        json_path = ".status.replicas",
+        description = "Members that exist"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "integer",
+        json_path = ".status.readyReplicas",
+        description = "Members that can be leased"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Time since the object was created"
+    ),
+    printcolumn(
+        name = "Policy",
+        type_ = "string",
+        json_path = ".spec.leasePolicy",
+        description = "Which free proxy a lease gets",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "Why the pool is ready or not",
+        priority = 1
+    ),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyPoolSpec {
+    /// How many members the pool has.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub replicas: i32,
+    /// What a new member looks like. A change concerns members that are created after it.
+    pub template: ProxyTemplate,
+    /// Other namespaces that may lease from this pool. Its own namespace always may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_namespaces: Option<AllowedNamespaces>,
+    /// Which of the free proxies a lease gets: LeastLoaded (the one with the fewest leases) or
+    /// Pack (the one with the most that has room).
+    #[serde(default)]
+    pub lease_policy: LeasePolicy,
+    /// How many leases for the same target domain may share one exit IP.
+    #[serde(default = "default_max_leases_per_target")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_leases_per_target: i32,
+}
+
+fn default_replicas() -> i32 {
+    1
+}
+fn default_max_leases_per_target() -> i32 {
+    1
+}
+
+/// What a new member looks like.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyTemplate {
+    /// Labels and annotations of the member.
+    #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
+    pub metadata: TemplateMetadata,
+    /// The spec of the member.
+    pub spec: ProxySpec,
+}
+
+/// Labels and annotations of a pool's members.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateMetadata {
+    /// Labels of the member, beside the pool's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the member.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl TemplateMetadata {
+    fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.annotations.is_empty()
+    }
+}
+
+/// Namespaces, by name or by label. A namespace that matches either is meant.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AllowedNamespaces {
+    /// Names of namespaces; `*` means all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub names: Vec<String>,
+    /// Labels that a namespace must have. An empty selector matches every namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// What a pool is.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyPoolStatus {
+    /// Members that exist and are not being deleted.
+    #[serde(default)]
+    pub replicas: i32,
+    /// Members that can be leased.
+    #[serde(default)]
+    pub ready_replicas: i32,
+    /// The label selector of the members, for the scale subresource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// The metadata.generation that this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+// === impl ProxyPool ===
+
+impl ProxyPool {
+    /// Whether a namespace may lease from this pool without further permission.
+    ///
+    /// # Errors
+    /// The selector has an operator that does not exist; nothing matches it.
+    pub fn allows_namespace(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<bool, ParseExpressionError> {
+        if self.metadata.namespace.as_deref() == Some(name) {
+            return Ok(true);
+        }
+        let Some(AllowedNamespaces { names, selector }) = &self.spec.allowed_namespaces else {
+            return Ok(false);
+        };
+        if names
+            .iter()
+            .any(|allowed| allowed == "*" || allowed == name)
+        {
+            return Ok(true);
+        }
+        match selector {
+            Some(selector) => Ok(Selector::try_from(selector.clone())?.matches(labels)),
+            None => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(allowed: Option<AllowedNamespaces>) -> ProxyPool {
+        let template = ProxyTemplate {
+            metadata: TemplateMetadata::default(),
+            spec: ProxySpec::managed("local"),
+        };
+        let mut pool = ProxyPool::new(
+            "eu",
+            ProxyPoolSpec {
+                replicas: 1,
+                template,
+                allowed_namespaces: allowed,
+                lease_policy: LeasePolicy::default(),
+                max_leases_per_target: 1,
+            },
+        );
+        pool.metadata.namespace = Some("fleet".into());
+        pool
+    }
+
+    fn labels(team: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("team".into(), team.into())])
+    }
+
+    #[test]
+    fn a_pool_is_for_its_own_namespace_unless_it_says_more() {
+        let closed = pool(None);
+        assert!(closed.allows_namespace("fleet", &BTreeMap::new()).unwrap());
+        assert!(
+            !closed
+                .allows_namespace("crawlers", &BTreeMap::new())
+                .unwrap()
+        );
+    }
+
+    #[test]
+    fn namespaces_are_allowed_by_name_by_star_and_by_label() {
+        let by_name = AllowedNamespaces {
+            names: vec!["crawlers".into()],
+            selector: None,
+        };
+        assert!(
+            pool(Some(by_name.clone()))
+                .allows_namespace("crawlers", &labels("x"))
+                .unwrap()
+        );
+        assert!(
+            !pool(Some(by_name))
+                .allows_namespace("others", &labels("x"))
+                .unwrap()
+        );
+
+        let star = AllowedNamespaces {
+            names: vec!["*".into()],
+            selector: None,
+        };
+        assert!(
+            pool(Some(star))
+                .allows_namespace("others", &labels("x"))
+                .unwrap()
+        );
+
+        let selector = LabelSelector {
+            match_labels: Some(labels("crawl")),
+            ..LabelSelector::default()
+        };
+        let by_label = pool(Some(AllowedNamespaces {
+            names: vec![],
+            selector: Some(selector),
+        }));
+        assert!(
+            by_label
+                .allows_namespace("others", &labels("crawl"))
+                .unwrap()
+        );
+        assert!(!by_label.allows_namespace("others", &labels("x")).unwrap());
+    }
+
+    #[test]
+    fn omitted_fields_of_a_pool_take_their_defaults() {
+        let spec: ProxyPoolSpec = serde_json::from_value(serde_json::json!({
+            "template": {"spec": {"provider": "local"}}
+        }))
+        .unwrap();
+        assert_eq!((spec.replicas, spec.max_leases_per_target), (1, 1));
+        assert_eq!(spec.lease_policy, LeasePolicy::LeastLoaded);
+        assert_eq!(spec.template.spec, ProxySpec::managed("local"));
+    }
+}
