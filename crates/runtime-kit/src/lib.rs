@@ -7,11 +7,15 @@
 //! caller acts.
 
 pub mod admin;
+pub mod backoff;
 pub mod chain;
 pub mod class;
 pub mod clock;
+pub mod kubeconfig;
+pub mod leader;
 pub mod logging;
 pub mod tasks;
+pub mod tls;
 
 pub use chain::chain;
 pub use class::{Class, Classify};
