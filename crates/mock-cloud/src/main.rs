@@ -1,0 +1,101 @@
+//! `mock-cloud serve`: the mock cloud as a process of its own.
+
+use std::{io::Write, net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use mock_cloud::{Cloud, Config};
+use runtime_kit::{
+    SystemClock,
+    logging::{self, LogArgs},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+/// A cloud for trying things out: its instances are real proxies on loopback addresses.
+#[derive(Debug, Parser)]
+#[command(name = "mock-cloud", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the cloud's API and run its instances until told to stop.
+    ///
+    /// Prints `listening on http://ADDRESS` to standard output once it is ready.
+    Serve {
+        /// Where the API listens; it has no authentication, so keep it on loopback.
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+        listen: SocketAddr,
+        /// The directory the state is kept in; created when missing.
+        #[arg(long, value_name = "DIR")]
+        state: PathBuf,
+        /// From an accepted create to a running instance; kept in the state [at first: 1s].
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        provision_delay: Option<Duration>,
+        /// From an accepted delete to an instance that is not found; kept in the state
+        /// [at first: 1s].
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        delete_delay: Option<Duration>,
+        /// The address the first instance of a new state gets; the next ones follow
+        /// [default: derived from the directory's name].
+        #[arg(long, value_name = "127.X.Y.Z")]
+        first_address: Option<std::net::Ipv4Addr>,
+        #[command(flatten)]
+        log: LogArgs,
+    },
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let signed: jiff::SignedDuration = text
+        .parse()
+        .map_err(|error| format!("{error}; write it like 500ms or 2s"))?;
+    Duration::try_from(signed).map_err(|_| "it must not be negative".to_owned())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let Args { command } = Args::parse();
+    let Command::Serve {
+        listen,
+        state,
+        provision_delay,
+        delete_delay,
+        first_address,
+        log,
+    } = command;
+    logging::init(&log)?;
+    let cloud = Cloud::open(
+        Config {
+            directory: Some(state),
+            provision_delay,
+            delete_delay,
+            first_address,
+            faults: Vec::new(),
+        },
+        SystemClock::shared(),
+    )?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
+    let stop = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {},
+            _ = tokio::signal::ctrl_c() => {},
+        }
+        stopping.cancel();
+    });
+    let mut out = std::io::stdout();
+    writeln!(out, "listening on http://{}", listener.local_addr()?)?;
+    out.flush()?;
+    mock_cloud::serve(listener, cloud, stop).await;
+    Ok(())
+}
