@@ -3,21 +3,24 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
 use serde_json::json;
 
 use crate::binaries::Binary;
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
+use crate::pki::write_file;
 use crate::process::Process;
 use crate::wait::wait_for;
 
 /// Name of the Node that kwok plays.
 pub const KWOK_NODE: &str = "kwok-node-0";
 
+const STAGES: &str = include_str!("kwok/stages.yaml");
 const POLICY: &str = "devcluster-place-pods.example.com";
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -47,10 +50,14 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Process> {
             .await
             .map_err(Error::api(format!("create {kind} {POLICY}")))?;
     }
+    let stages = cluster.dir().join("kwok.yaml");
+    write_file(&stages, STAGES)?;
     let mut command = cluster.command(Binary::Kwok)?;
     command
         .arg("--kubeconfig")
         .arg(cluster.kubeconfig_path())
+        .arg("--config")
+        .arg(&stages)
         .args(["--manage-all-nodes=true", "--cidr=10.1.0.0/16", "--node-ip=10.1.255.254"])
         .args(["--node-name", KWOK_NODE, "--node-lease-duration-seconds=40"])
         .arg(format!("--server-address=127.0.0.1:{}", cluster.free_port()?))
@@ -73,7 +80,46 @@ pub(crate) async fn start(cluster: &Cluster) -> Result<Process> {
         Ok(ready.then_some(()))
     })
     .await?;
+    wait_for_placement(client).await?;
     Ok(process)
+}
+
+/// Admission policies take effect a moment after they were created.
+async fn wait_for_placement(client: Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let container = Container {
+        name: "probe".to_owned(),
+        image: Some("none".to_owned()),
+        ..Container::default()
+    };
+    let probe = Pod {
+        metadata: ObjectMeta {
+            name: Some("devcluster-probe".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![container],
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    };
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    wait_for(
+        "new Pods to be placed on the kwok Node",
+        READY_TIMEOUT,
+        async || {
+            let pod = pods
+                .create(&dry_run, &probe)
+                .await
+                .map_err(Error::api("try to create a Pod"))?;
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            Ok((node.as_deref() == Some(KWOK_NODE)).then_some(()))
+        },
+    )
+    .await
 }
 
 /// There is no scheduler, so Pods without a node are put on kwok's when they are created.

@@ -1,3 +1,92 @@
-//! Placeholder.
+//! The command `devcluster`: a control plane for the demo and for working by hand.
+//!
+//! `up` starts a second process of itself (`up --foreground`) that owns the cluster and stays; `down`
+//! asks that process to end. So what a test gets from the library is what a user gets here: when the
+//! owner goes, however it goes, everything goes.
 
-fn main() {}
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use devcluster::binaries::{Binaries, Binary};
+
+mod daemon;
+
+/// A real Kubernetes control plane on this machine: etcd, kube-apiserver and kube-controller-manager on
+/// loopback, with RBAC and API aggregation, and optionally kwok in the place of kubelets.
+///
+/// The binaries are built from Go modules on first use (about five minutes, needs Go 1.26) and kept in
+/// ~/.cache/proxy-operator; set PROXY_OPERATOR_CACHE for another place, or KUBEBUILDER_ASSETS for a folder
+/// that has them already.
+#[derive(Debug, Parser)]
+#[command(name = "devcluster", version)]
+struct Args {
+    /// Folder of the cluster: kubeconfig, certificates, logs, data of etcd
+    #[arg(long, global = true, value_name = "DIR", default_value = ".devcluster")]
+    dir: PathBuf,
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Start the control plane and leave it running; does nothing when it runs already
+    Up {
+        /// Run kwok with one node, so that Pods become Running
+        #[arg(long)]
+        kwok: bool,
+        /// Stay in the foreground and end the cluster on Ctrl-C
+        #[arg(long)]
+        foreground: bool,
+    },
+    /// Stop the control plane
+    Down {
+        /// Also delete its folder, with all objects and logs
+        #[arg(long)]
+        purge: bool,
+    },
+    /// Print the path of the administrator's kubeconfig
+    Kubeconfig,
+    /// Print the logs, or name a component: etcd, kube-apiserver, kube-controller-manager, kwok
+    Logs {
+        /// Print the log of this component only
+        component: Option<String>,
+    },
+    /// Only build what is missing, and print where each binary is
+    Build,
+}
+
+#[tokio::main]
+#[expect(clippy::print_stderr, reason = "the command's way to tell errors")]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.command {
+        Action::Up {
+            kwok,
+            foreground: true,
+        } => daemon::run(&args.dir, kwok).await,
+        Action::Up {
+            kwok,
+            foreground: false,
+        } => daemon::up(&args.dir, kwok).await,
+        Action::Down { purge } => daemon::down(&args.dir, purge).await,
+        Action::Kubeconfig => daemon::print_kubeconfig(&args.dir),
+        Action::Logs { component } => daemon::print_logs(&args.dir, component.as_deref()),
+        Action::Build => build(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("devcluster: {error:#}");
+            ExitCode::FAILURE
+        },
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn build() -> anyhow::Result<()> {
+    for (_, path) in Binaries::ensure(&Binary::ALL)?.iter() {
+        println!("{}", path.display());
+    }
+    Ok(())
+}

@@ -30,7 +30,7 @@ async fn whoami(client: Client) -> SelfSubjectReview {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_gets_the_rights_they_should_have() {
-    let cluster = Cluster::start(Options::default()).await.unwrap();
+    let cluster = Cluster::start(Options::default().kwok()).await.unwrap();
     let client = cluster.client().await.unwrap();
     namespace(&client, "crawlers").await;
 
