@@ -67,7 +67,13 @@ pub const REASON_PROBE_SUCCEEDED: &str = "ProbeSucceeded";
 pub const REASON_PROBE_PENDING: &str = "ProbePending";
 /// There is no address to probe.
 pub const REASON_NO_ENDPOINT: &str = "NoEndpoint";
-/// The proxy did not accept the connection, or not in time.
+/// The proxy's port refused the connection.
+pub const REASON_CONNECTION_REFUSED: &str = "ConnectionRefused";
+/// The proxy did not accept the connection in time.
+pub const REASON_CONNECT_TIMEOUT: &str = "ConnectTimeout";
+/// The proxy closed the connection before it answered.
+pub const REASON_CONNECT_ABORTED: &str = "ConnectAborted";
+/// The proxy cannot be connected to for another reason: its name, or no route to it.
 pub const REASON_CONNECT_FAILED: &str = "ConnectFailed";
 /// The proxy refused our credentials (407).
 pub const REASON_PROXY_AUTH_FAILED: &str = "ProxyAuthFailed";
@@ -75,7 +81,9 @@ pub const REASON_PROXY_AUTH_FAILED: &str = "ProxyAuthFailed";
 pub const REASON_TARGET_UNREACHABLE: &str = "TargetUnreachable";
 /// The probe did not finish within timeoutSeconds.
 pub const REASON_PROBE_TIMED_OUT: &str = "ProbeTimedOut";
-/// TLS to the target through the proxy failed: somebody sits in between.
+/// The certificate seen through the proxy is not the target's: somebody sits in between.
+pub const REASON_TLS_INTERCEPTED: &str = "TLSIntercepted";
+/// TLS through the proxy failed for another reason than its certificate.
 pub const REASON_TLS_FAILED: &str = "TLSFailed";
 /// The answer's status is not among expectedStatusCodes.
 pub const REASON_UNEXPECTED_STATUS: &str = "UnexpectedStatus";
@@ -83,6 +91,8 @@ pub const REASON_UNEXPECTED_STATUS: &str = "UnexpectedStatus";
 pub const REASON_UNEXPECTED_CONTENT: &str = "UnexpectedContent";
 /// The request came out at another address than expected.
 pub const REASON_UNEXPECTED_EXIT_IP: &str = "UnexpectedExitIP";
+/// The health check itself cannot be carried out; only a changed spec can help.
+pub const REASON_INVALID_HEALTH_CHECK: &str = "InvalidHealthCheck";
 /// The request came out at our own address: the proxy proxies nothing.
 pub const REASON_EXIT_IP_IS_OWN: &str = "ExitIPIsOwn";
 
