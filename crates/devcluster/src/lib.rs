@@ -12,6 +12,7 @@
 //! the value, and with the process that owns it ([`process`]).
 
 mod access;
+mod aggregation;
 pub mod binaries;
 mod cluster;
 mod components;
@@ -22,15 +23,18 @@ mod logs;
 pub mod pki;
 pub mod ports;
 pub mod process;
+mod sample;
 mod settings;
 mod wait;
 
 pub use access::client_for;
+pub use aggregation::Registered;
 pub use cluster::{Cluster, Options};
 pub use error::{Error, Result};
 pub use kwok::KWOK_NODE;
 pub use pki::{Authority, CertPair};
 pub use process::{Process, ProcessGroup};
+pub use sample::{SAMPLE_GROUP, SAMPLE_VERSIONS, SampleApiserver, sample_apiserver};
 pub use wait::wait_for;
 
 /// Common name of the certificate kube-apiserver shows to aggregated APIs.
