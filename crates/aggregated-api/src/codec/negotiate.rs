@@ -1,0 +1,228 @@
+//! Which representation of an answer a client gets, after
+//! `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
+
+use std::borrow::Cow;
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+
+use super::decode::Format;
+use crate::http::status::ApiError;
+
+/// What the body of an answer looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Representation {
+    /// Text format.
+    pub format: Format,
+    /// Which view of the object.
+    pub view: View,
+    /// Indented for people.
+    pub pretty: bool,
+}
+
+/// A view of an object or list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// As it is.
+    Whole,
+    /// `meta.k8s.io` `Table`.
+    Table,
+    /// `meta.k8s.io` `PartialObjectMetadata`, or its list for a list.
+    Metadata,
+}
+
+/// The kind of endpoint that answers: decides which views it offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// One object.
+    Object,
+    /// A list.
+    List,
+    /// A stream of events.
+    Watch,
+    /// Discovery, subresource bodies and the like: no other view.
+    Plain,
+}
+
+struct Clause<'a> {
+    media: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, Cow<'a, str>)>,
+}
+
+impl Clause<'_> {
+    fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(k, _)| *k == name).map(|(_, v)| v.as_ref())
+    }
+}
+
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<_> = accept
+        .split(',')
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+        .map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let parameters: Vec<_> = parts
+                .filter_map(|part| part.split_once('='))
+                .map(|(k, v)| (k.trim(), Cow::Borrowed(v.trim().trim_matches('"'))))
+                .collect();
+            let quality = parameters
+                .iter()
+                .find(|(k, _)| *k == "q")
+                .and_then(|(_, v)| v.parse().ok())
+                .unwrap_or(1.0);
+            Clause { media, quality, parameters }
+        })
+        .collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    clauses
+}
+
+/// All `Accept` header lines as one.
+pub fn accept_header(headers: &HeaderMap) -> String {
+    let lines: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    lines.join(",")
+}
+
+/// Chooses the representation of an answer.
+///
+/// # Errors
+/// 406 when no clause of `Accept` can be met.
+pub fn negotiate(
+    headers: &HeaderMap,
+    pretty: Option<&str>,
+    answer: Answer,
+) -> Result<Representation, ApiError> {
+    let pretty = match pretty {
+        Some(text) => text != "false" && text != "0",
+        None => headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).is_some_and(|agent| {
+            ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| agent.starts_with(p))
+        }),
+    };
+    let accept = accept_header(headers);
+    if accept.is_empty() {
+        return Ok(Representation { format: Format::Json, view: View::Whole, pretty });
+    }
+    for clause in clauses(&accept) {
+        let format = match clause.media {
+            "application/json" | "*/*" | "application/*" => Format::Json,
+            "application/yaml" if answer != Answer::Watch => Format::Yaml,
+            _ => continue,
+        };
+        if let Some(view) = view_of(&clause, answer) {
+            return Ok(Representation { format, view, pretty });
+        }
+    }
+    let accepted = if answer == Answer::Watch {
+        "application/json, application/json;stream=watch"
+    } else {
+        "application/json, application/yaml"
+    };
+    Err(ApiError::not_acceptable(format!(
+        "only the following media types are accepted: {accepted}"
+    )))
+}
+
+fn view_of(clause: &Clause<'_>, answer: Answer) -> Option<View> {
+    let Some(kind) = clause.parameter("as") else { return Some(View::Whole) };
+    if clause.parameter("g") != Some("meta.k8s.io")
+        || !matches!(clause.parameter("v"), Some("v1" | "v1beta1"))
+    {
+        return None;
+    }
+    match (kind, answer) {
+        ("Table", Answer::Object | Answer::List | Answer::Watch) => Some(View::Table),
+        ("PartialObjectMetadata", Answer::Object | Answer::Watch)
+        | ("PartialObjectMetadataList", Answer::List) => Some(View::Metadata),
+        _ => None,
+    }
+}
+
+/// Whether the client asks for aggregated discovery v2 before any plain JSON.
+pub fn wants_aggregated_discovery(headers: &HeaderMap) -> bool {
+    for clause in clauses(&accept_header(headers)) {
+        if clause.media != "application/json" {
+            continue;
+        }
+        match (clause.parameter("g"), clause.parameter("v"), clause.parameter("as")) {
+            (Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")) => return true,
+            (None, None, None) => return false,
+            _ => {},
+        }
+    }
+    false
+}
+
+/// The media type of a request body, without parameters, lower case.
+pub fn content_type(headers: &HeaderMap) -> String {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.split(';').next())
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase()
+}
+
+/// The format of a create or update body.
+///
+/// # Errors
+/// 415 for anything but JSON and YAML.
+pub fn body_format(headers: &HeaderMap) -> Result<Format, ApiError> {
+    match content_type(headers).as_str() {
+        "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        _ => Err(ApiError::unsupported_media_type(&["application/json", "application/yaml"])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(accept: &str, answer: Answer) -> Result<(Format, View), u16> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        negotiate(&headers, None, answer)
+            .map(|r| (r.format, r.view))
+            .map_err(|e| e.code().as_u16())
+    }
+
+    #[test]
+    fn accept_is_met_as_kubernetes_clients_send_it() {
+        use Format::{Json, Yaml};
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        let gc = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+        for (accept, answer, expected) in [
+            ("*/*", Answer::List, Ok((Json, View::Whole))),
+            ("application/vnd.kubernetes.protobuf,application/json", Answer::Object, Ok((Json, View::Whole))),
+            ("application/yaml", Answer::Object, Ok((Yaml, View::Whole))),
+            (table, Answer::List, Ok((Json, View::Table))),
+            (table, Answer::Watch, Ok((Json, View::Table))),
+            (gc, Answer::List, Ok((Json, View::Metadata))),
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Answer::List, Err(406)),
+            ("application/json;as=Foo;g=x;v=y,application/json", Answer::Object, Ok((Json, View::Whole))),
+            ("text/html", Answer::Object, Err(406)),
+            ("application/yaml", Answer::Watch, Err(406)),
+            ("application/yaml;q=0.5, application/json", Answer::Object, Ok((Json, View::Whole))),
+        ] {
+            assert_eq!(choose(accept, answer), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn aggregated_discovery_is_served_only_to_those_who_ask_for_v2() {
+        for (accept, expected) in [
+            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json", true),
+            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer", true),
+            ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", false),
+            ("application/json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_aggregated_discovery(&headers), expected, "{accept}");
+        }
+    }
+}

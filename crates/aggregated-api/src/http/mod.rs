@@ -1,0 +1,13 @@
+//! HTTP: what a request is about, the filters it passes, and how errors are answered.
+
+pub(crate) mod documents;
+pub mod options;
+pub mod request;
+pub mod response;
+pub mod service;
+pub mod status;
+
+/// Patch formats that are implemented, and therefore declared in OpenAPI and in 415 answers.
+pub(crate) fn patch_types() -> &'static [&'static str] {
+    &["application/json-patch+json", "application/merge-patch+json"]
+}

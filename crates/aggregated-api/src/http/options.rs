@@ -1,0 +1,552 @@
+//! Query parameters, decoded and checked: `ListOptions`, `CreateOptions`, `PatchOptions` and so on.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::status::{ApiError, FieldError};
+use crate::codec::selector::{FieldSelector, LabelSelector};
+use crate::schema::table::IncludeObject;
+use crate::store::Revision;
+
+/// Group of the options kinds in errors.
+const META_GROUP: &str = "meta.k8s.io";
+/// Longest time a request other than a watch may take.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A decoded query string.
+#[derive(Clone, Debug, Default)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes a query string.
+    pub fn parse(text: &str) -> Self {
+        Self(url::form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    }
+
+    /// The first value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+    }
+
+    fn set(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|v| !v.is_empty())
+    }
+
+    /// Whether a boolean parameter is on: present and neither `false` nor `0`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.set(name) else { return Ok(None) };
+        text.parse::<i64>().map(|n| u64::try_from(n).ok()).map_err(|e| {
+            ApiError::bad_request(format!("parameter {name}: {text:?} is not an integer: {e}"))
+        })
+    }
+
+    /// The time the client allows for the request.
+    ///
+    /// # Errors
+    /// 400 when `timeout` is no duration.
+    pub fn timeout(&self) -> Result<Duration, ApiError> {
+        let Some(text) = self.set("timeout") else { return Ok(MAX_TIMEOUT) };
+        match go_duration(text) {
+            Some(Duration::ZERO) => Ok(MAX_TIMEOUT),
+            Some(duration) => Ok(duration.min(MAX_TIMEOUT)),
+            None => Err(ApiError::bad_request(format!(
+                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+            ))),
+        }
+    }
+}
+
+/// Go's duration syntax: `1h2m3.5s`, `300ms`.
+fn go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let number: f64 = number.parse().ok()?;
+        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(end);
+        total += number
+            * match unit {
+                "h" => 3600.0,
+                "m" => 60.0,
+                "s" => 1.0,
+                "ms" => 1e-3,
+                "us" | "µs" => 1e-6,
+                "ns" => 1e-9,
+                _ => return None,
+            };
+        rest = tail;
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+/// How `resourceVersion` is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadAt {
+    /// Every acknowledged write.
+    Latest,
+    /// Whatever is cached.
+    Any,
+    /// This revision or later.
+    NotOlderThan(Revision),
+    /// This revision.
+    Exact(Revision),
+}
+
+/// Where the next page starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Continue {
+    v: String,
+    /// Revision of the first page; -1: the latest one, when the first page's is no longer kept.
+    pub rv: i64,
+    /// First key, relative to the list's prefix.
+    pub start: String,
+}
+
+impl Continue {
+    /// A token for the page that starts at `start` in the state at `rv`.
+    pub fn new(rv: i64, start: String) -> Self {
+        Self { v: "meta.k8s.io/v1".to_owned(), rv, start }
+    }
+
+    /// The opaque text.
+    pub fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    fn decode(text: &str) -> Result<Self, ApiError> {
+        let refuse = |why: &str| {
+            ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+        };
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|e| refuse(&e.to_string()))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|e| refuse(&e.to_string()))?;
+        if token.v != "meta.k8s.io/v1" {
+            return Err(refuse("server does not recognize this encoded version"));
+        }
+        if token.rv == 0 {
+            return Err(refuse("incorrect encoded start resourceVersion"));
+        }
+        if token.start.is_empty() || token.start.split('/').any(|part| part == "..") {
+            return Err(refuse("the start key leaves the list"));
+        }
+        Ok(token)
+    }
+}
+
+/// Options of list, watch and deletecollection.
+#[derive(Clone, Debug)]
+pub struct ListOptions {
+    /// Which labels.
+    pub labels: LabelSelector,
+    /// Which fields.
+    pub fields: FieldSelector,
+    /// Which state.
+    pub read_at: ReadAt,
+    /// Most items of a page.
+    pub limit: Option<usize>,
+    /// Where a later page starts.
+    pub continue_from: Option<Continue>,
+    /// Whether BOOKMARK events may be sent.
+    pub bookmarks: bool,
+    /// Whether a watch begins with the present state; `None`: legacy semantics.
+    pub send_initial_events: Option<bool>,
+    /// Duration of a watch.
+    pub watch_timeout: Option<Duration>,
+}
+
+impl ListOptions {
+    /// Reads and checks the options of a list (`watch` false) or watch.
+    ///
+    /// # Errors
+    /// 400 or 422, as `k8s.io/apimachinery` answers.
+    pub fn parse(query: &Query, watch: bool) -> Result<Self, ApiError> {
+        let send_initial_events = query.set("sendInitialEvents").map(|v| !matches!(v, "false" | "0"));
+        let rv = query.get("resourceVersion").unwrap_or_default();
+        let rv_match = query.get("resourceVersionMatch").unwrap_or_default();
+        let token = query.set("continue");
+        let errors = Self::check(watch, send_initial_events, rv, rv_match, token.is_some());
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(META_GROUP, "ListOptions", "", &errors));
+        }
+        let limit = query.number("limit")?.filter(|n| *n > 0);
+        let revision = revision(rv)?;
+        let read_at = match (revision, rv_match) {
+            (None, _) => ReadAt::Latest,
+            (Some(0), _) => ReadAt::Any,
+            (Some(n), "Exact") => ReadAt::Exact(n),
+            // Legacy: a first page at a revision is that revision's.
+            (Some(n), "") if limit.is_some() && !watch => ReadAt::Exact(n),
+            (Some(n), _) => ReadAt::NotOlderThan(n),
+        };
+        let continue_from = token.map(Continue::decode).transpose()?;
+        if continue_from.is_some() && revision.is_some_and(|n| n > 0) {
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        Ok(Self {
+            labels: LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?,
+            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?,
+            read_at,
+            limit: limit.and_then(|n| usize::try_from(n).ok()),
+            continue_from,
+            bookmarks: query.flag("allowWatchBookmarks"),
+            send_initial_events,
+            watch_timeout: query.number("timeoutSeconds")?.filter(|n| *n > 0).map(Duration::from_secs),
+        })
+    }
+
+    fn check(
+        watch: bool,
+        send_initial_events: Option<bool>,
+        rv: &str,
+        rv_match: &str,
+        continuing: bool,
+    ) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let mut forbid = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
+        if watch {
+            match (send_initial_events, rv_match) {
+                (Some(_), "NotOlderThan") | (None, "") => {},
+                (Some(_), _) => forbid(
+                    "resourceVersionMatch",
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                ),
+                (None, _) => forbid(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ),
+            }
+            return errors;
+        }
+        if send_initial_events.is_some() {
+            forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        }
+        if rv_match.is_empty() {
+            return errors;
+        }
+        if rv.is_empty() {
+            forbid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            );
+        }
+        if continuing {
+            forbid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden when continue is provided",
+            );
+        }
+        if rv_match == "Exact" && rv == "0" {
+            forbid(
+                "resourceVersionMatch",
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
+        }
+        if !matches!(rv_match, "Exact" | "NotOlderThan") {
+            errors.push(FieldError::not_supported(
+                "resourceVersionMatch",
+                &rv_match,
+                &["Exact".to_owned(), "NotOlderThan".to_owned(), String::new()],
+            ));
+        }
+        errors
+    }
+
+    /// Whether an object belongs to the answer.
+    pub fn selects(&self, entry: &crate::registry::entry::Entry) -> bool {
+        self.labels.matches(&entry.labels) && self.fields.matches(&entry.namespace, &entry.name)
+    }
+
+    /// Whether everything belongs to the answer.
+    pub fn selects_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+}
+
+/// A `resourceVersion` parameter; `None` when empty.
+///
+/// # Errors
+/// 400 when it is not a decimal number.
+pub fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        ApiError::bad_request(format!(
+            "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        ))
+    })
+}
+
+/// What happens to unknown and duplicate fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Dropped in silence.
+    Ignore,
+    /// Dropped with a warning.
+    Warn,
+    /// Refused.
+    Strict,
+}
+
+/// Options of create, update and patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Process, persist nothing.
+    pub dry_run: bool,
+    /// What happens to unknown fields.
+    pub field_validation: FieldValidation,
+}
+
+impl WriteOptions {
+    /// Reads and checks the options; `kind` is the options kind named in errors.
+    ///
+    /// # Errors
+    /// 422 naming the parameter.
+    pub fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
+        let mut errors = Vec::new();
+        let dry_run = dry_run(query.set("dryRun"), &mut errors);
+        let manager = query.get("fieldManager").unwrap_or_default();
+        if manager.len() > 128 {
+            errors.push(FieldError::too_long("fieldManager", 128, "bytes"));
+        }
+        if manager.chars().any(char::is_control) {
+            errors.push(FieldError::invalid("fieldManager", &manager, "should only contain printable characters"));
+        }
+        if kind == "PatchOptions" && query.set("force").is_some() {
+            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        }
+        let field_validation = match query.get("fieldValidation").unwrap_or_default() {
+            "" | "Warn" => FieldValidation::Warn,
+            "Ignore" => FieldValidation::Ignore,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                let supported = ["Ignore", "Strict", "Warn"].map(str::to_owned);
+                errors.push(FieldError::not_supported("fieldValidation", &other, &supported));
+                FieldValidation::Warn
+            },
+        };
+        if errors.is_empty() {
+            Ok(Self { dry_run, field_validation })
+        } else {
+            Err(ApiError::invalid(META_GROUP, kind, "", &errors))
+        }
+    }
+}
+
+fn dry_run(value: Option<&str>, errors: &mut Vec<FieldError>) -> bool {
+    match value {
+        None => false,
+        Some("All") => true,
+        Some(other) => {
+            errors.push(FieldError::not_supported("dryRun", &[other], &["All".to_owned()]));
+            false
+        },
+    }
+}
+
+/// What becomes of dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// The garbage collector deletes them afterwards.
+    Background,
+    /// The object stays until they are gone.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// Options of delete and deletecollection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// Process, persist nothing.
+    pub dry_run: bool,
+    /// What becomes of dependents; `None`: as existing finalizers say, else Background.
+    pub propagation: Option<Propagation>,
+    /// The object must have this uid.
+    pub uid: Option<String>,
+    /// The object must be at this resourceVersion.
+    pub resource_version: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDeleteOptions {
+    kind: Option<String>,
+    propagation_policy: Option<String>,
+    orphan_dependents: Option<bool>,
+    dry_run: Option<Vec<String>>,
+    preconditions: Option<RawPreconditions>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawPreconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// Reads the body or, when there is none, the query.
+    ///
+    /// # Errors
+    /// 400 for a body that is no DeleteOptions, 422 for options that contradict each other.
+    pub fn parse(query: &Query, body: Option<serde_json::Value>) -> Result<Self, ApiError> {
+        let raw = match body {
+            Some(value) => serde_json::from_value::<RawDeleteOptions>(value).map_err(|e| {
+                ApiError::bad_request(format!("the body cannot be handled as DeleteOptions: {e}"))
+            })?,
+            None => RawDeleteOptions {
+                propagation_policy: query.set("propagationPolicy").map(ToOwned::to_owned),
+                orphan_dependents: query.set("orphanDependents").map(|_| query.flag("orphanDependents")),
+                dry_run: query.set("dryRun").map(|v| vec![v.to_owned()]),
+                ..RawDeleteOptions::default()
+            },
+        };
+        if raw.kind.as_deref().is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions") {
+            return Err(ApiError::bad_request(format!(
+                "the body must be DeleteOptions, not {}",
+                raw.kind.unwrap_or_default()
+            )));
+        }
+        let mut errors = Vec::new();
+        let mut dry = false;
+        for value in raw.dry_run.iter().flatten() {
+            dry |= dry_run(Some(value), &mut errors);
+        }
+        if raw.orphan_dependents.is_some() && raw.propagation_policy.is_some() {
+            errors.push(FieldError::invalid(
+                "propagationPolicy",
+                &raw.propagation_policy,
+                "orphanDependents and deletionPropagation cannot be both set",
+            ));
+        }
+        let propagation = match (raw.propagation_policy.as_deref(), raw.orphan_dependents) {
+            (None | Some(""), None) => None,
+            (None | Some(""), Some(true)) | (Some("Orphan"), _) => Some(Propagation::Orphan),
+            (None | Some(""), Some(false)) | (Some("Background"), _) => {
+                Some(Propagation::Background)
+            },
+            (Some("Foreground"), _) => Some(Propagation::Foreground),
+            (Some(other), _) => {
+                let supported = ["Background", "Foreground", "Orphan"].map(str::to_owned);
+                errors.push(FieldError::not_supported("propagationPolicy", &other, &supported));
+                None
+            },
+        };
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(META_GROUP, "DeleteOptions", "", &errors));
+        }
+        let preconditions = raw.preconditions.unwrap_or_default();
+        Ok(Self {
+            dry_run: dry,
+            propagation,
+            uid: preconditions.uid,
+            resource_version: preconditions.resource_version,
+        })
+    }
+}
+
+/// `includeObject` of a table.
+///
+/// # Errors
+/// 400 for an unknown value.
+pub fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
+    match query.get("includeObject").unwrap_or_default() {
+        "" | "Metadata" => Ok(IncludeObject::Metadata),
+        "None" => Ok(IncludeObject::None),
+        "Object" => Ok(IncludeObject::Object),
+        other => {
+            Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}")))
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str, watch: bool) -> Result<ListOptions, ApiError> {
+        ListOptions::parse(&Query::parse(text), watch)
+    }
+
+    #[test]
+    fn resource_versions_mean_what_the_matrix_says() {
+        for (text, expected) in [
+            ("", ReadAt::Latest),
+            ("resourceVersion=", ReadAt::Latest),
+            ("resourceVersion=0", ReadAt::Any),
+            ("resourceVersion=7", ReadAt::NotOlderThan(7)),
+            ("resourceVersion=7&limit=5", ReadAt::Exact(7)),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=5", ReadAt::NotOlderThan(7)),
+            ("resourceVersion=7&resourceVersionMatch=Exact", ReadAt::Exact(7)),
+        ] {
+            assert_eq!(list(text, false).unwrap().read_at, expected, "{text}");
+        }
+        assert_eq!(list("resourceVersion=abc", false).unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn contradicting_list_options_are_invalid() {
+        for (text, watch) in [
+            ("resourceVersionMatch=Exact", false),
+            ("resourceVersionMatch=Foo&resourceVersion=1", false),
+            ("resourceVersionMatch=Exact&resourceVersion=0", false),
+            ("sendInitialEvents=true", false),
+            ("sendInitialEvents=true", true),
+            ("resourceVersionMatch=NotOlderThan", true),
+        ] {
+            let error = list(text, watch).expect_err(text);
+            assert_eq!((error.code().as_u16(), error.reason()), (422, "Invalid"), "{text}");
+        }
+        assert!(list("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", true).is_ok());
+    }
+
+    #[test]
+    fn continue_tokens_round_trip_and_garbage_is_refused() {
+        let token = Continue::new(9, "ns/x\0".to_owned());
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+        for bad in ["%%%", "e30", &Continue::new(9, "../x".to_owned()).encode()] {
+            assert_eq!(Continue::decode(bad).unwrap_err().code(), 400, "{bad}");
+        }
+        let both = format!("continue={}&resourceVersion=9", token.encode());
+        assert_eq!(list(&both, false).unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn timeouts_are_go_durations_capped_at_a_minute() {
+        for (text, seconds) in [("timeout=30s", 30.0), ("timeout=1m30s", 60.0), ("timeout=0s", 60.0), ("timeout=500ms", 0.5), ("", 60.0)] {
+            let timeout = Query::parse(text).timeout().unwrap().as_secs_f64();
+            assert!((timeout - seconds).abs() < 1e-9, "{text}");
+        }
+        assert!(Query::parse("timeout=foo").timeout().is_err());
+    }
+
+    #[test]
+    fn delete_options_come_from_body_or_query() {
+        let from = |query: &str, body: Option<serde_json::Value>| {
+            DeleteOptions::parse(&Query::parse(query), body)
+        };
+        assert_eq!(from("propagationPolicy=Orphan", None).unwrap().propagation, Some(Propagation::Orphan));
+        let body = serde_json::json!({"kind": "DeleteOptions", "preconditions": {"uid": "u"}, "dryRun": ["All"]});
+        let options = from("", Some(body)).unwrap();
+        assert_eq!((options.uid.as_deref(), options.dry_run), (Some("u"), true));
+        assert_eq!(from("dryRun=x", None).unwrap_err().code(), 422);
+        assert_eq!(from("", Some(serde_json::json!({"kind": "Flunder"}))).unwrap_err().code(), 400);
+        assert_eq!(from("", Some(serde_json::json!({"propagationPolicy": "Orphan", "orphanDependents": true}))).unwrap_err().code(), 422);
+    }
+}

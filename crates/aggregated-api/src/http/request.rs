@@ -1,0 +1,164 @@
+//! What a request is about, after `k8s.io/apiserver/pkg/endpoints/request`.
+
+use http::Method;
+
+use super::options::Query;
+use crate::auth::Attributes;
+use crate::codec::selector::FieldSelector;
+
+/// A request for an API object or collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceRequest {
+    /// Lower-case verb as RBAC knows it.
+    pub verb: &'static str,
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Namespace, empty when the path has none.
+    pub namespace: String,
+    /// Whether the path has a namespace.
+    pub namespaced: bool,
+    /// Plural resource name.
+    pub resource: String,
+    /// Object name, empty for a collection.
+    pub name: String,
+    /// Subresource, empty for the main resource; further segments are kept, joined by slashes.
+    pub subresource: String,
+}
+
+/// A request, by path and method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestInfo {
+    /// For an API object or collection.
+    Resource(ResourceRequest),
+    /// For anything else: discovery, OpenAPI, health.
+    Other,
+}
+
+impl RequestInfo {
+    /// Reads path, method and query.
+    pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
+        let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+        let ["apis", group, version, rest @ ..] = parts.as_slice() else { return Self::Other };
+        let (watch_prefix, rest) = match rest {
+            ["watch", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let (namespace, namespaced, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, true, rest),
+            rest => ("", false, rest),
+        };
+        let [resource, rest @ ..] = rest else { return Self::Other };
+        let name = rest.first().copied().unwrap_or_default();
+        let subresource = rest.get(1..).unwrap_or_default().join("/");
+        let watching = watch_prefix || query.flag("watch");
+        let collection = name.is_empty();
+        let verb = match *method {
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE if collection => "deletecollection",
+            Method::DELETE => "delete",
+            Method::GET | Method::HEAD if watching => "watch",
+            Method::GET | Method::HEAD if collection => "list",
+            Method::GET | Method::HEAD => "get",
+            _ => "",
+        };
+        Self::Resource(ResourceRequest {
+            verb,
+            group: (*group).to_owned(),
+            version: (*version).to_owned(),
+            namespace: decode(namespace),
+            namespaced,
+            resource: decode(resource),
+            name: decode(name),
+            subresource: decode(&subresource),
+        })
+    }
+
+    /// What the authorizer is asked.
+    pub fn attributes(&self, method: &Method, path: &str, query: &Query) -> Attributes {
+        match self {
+            Self::Other => Attributes::NonResource {
+                verb: method.as_str().to_lowercase(),
+                path: path.to_owned(),
+            },
+            Self::Resource(request) => {
+                let mut name = request.name.clone();
+                // A list or watch of one name is authorised for that name.
+                if name.is_empty() && matches!(request.verb, "list" | "watch" | "deletecollection")
+                    && let Some(selector) = query.get("fieldSelector")
+                    && let Ok(selector) = FieldSelector::parse(selector)
+                    && let Some(exact) = selector.exact_name()
+                {
+                    exact.clone_into(&mut name);
+                }
+                Attributes::Resource {
+                    verb: request.verb.to_owned(),
+                    group: request.group.clone(),
+                    version: request.version.clone(),
+                    resource: request.resource.clone(),
+                    subresource: request.subresource.clone(),
+                    namespace: request.namespace.clone(),
+                    name,
+                }
+            },
+        }
+    }
+}
+
+fn decode(segment: &str) -> String {
+    percent_encoding::percent_decode_str(segment).decode_utf8_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(method: Method, uri: &str) -> RequestInfo {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        RequestInfo::parse(&method, path, &Query::parse(query))
+    }
+
+    fn summary(info: &RequestInfo) -> String {
+        match info {
+            RequestInfo::Other => "other".to_owned(),
+            RequestInfo::Resource(r) => {
+                format!("{} {}/{} ns={} name={} sub={}", r.verb, r.group, r.resource, r.namespace, r.name, r.subresource)
+            },
+        }
+    }
+
+    #[test]
+    fn paths_and_methods_become_verbs_and_resources() {
+        for (method, uri, expected) in [
+            (Method::GET, "/apis", "other"),
+            (Method::GET, "/apis/g/v1", "other"),
+            (Method::GET, "/healthz", "other"),
+            (Method::GET, "/apis/g/v1/ks", "list g/ks ns= name= sub="),
+            (Method::GET, "/apis/g/v1/ks?watch=true", "watch g/ks ns= name= sub="),
+            (Method::GET, "/apis/g/v1/ks?watch=0", "list g/ks ns= name= sub="),
+            (Method::GET, "/apis/g/v1/watch/namespaces/n/ks", "watch g/ks ns=n name= sub="),
+            (Method::GET, "/apis/g/v1/namespaces/n/ks/x", "get g/ks ns=n name=x sub="),
+            (Method::POST, "/apis/g/v1/namespaces/n/ks/x/renew", "create g/ks ns=n name=x sub=renew"),
+            (Method::PUT, "/apis/g/v1/namespaces/n/ks/x", "update g/ks ns=n name=x sub="),
+            (Method::DELETE, "/apis/g/v1/namespaces/n/ks", "deletecollection g/ks ns=n name= sub="),
+            (Method::DELETE, "/apis/g/v1/namespaces/n/ks/x", "delete g/ks ns=n name=x sub="),
+        ] {
+            assert_eq!(summary(&parse(method.clone(), uri)), expected, "{method} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_watch_of_one_name_is_authorised_for_that_name() {
+        let query = Query::parse("watch=1&fieldSelector=metadata.name%3Dx");
+        let info = RequestInfo::parse(&Method::GET, "/apis/g/v1/namespaces/n/ks", &query);
+        let Attributes::Resource { verb, name, .. } =
+            info.attributes(&Method::GET, "/apis/g/v1/namespaces/n/ks", &query)
+        else {
+            panic!("a resource request");
+        };
+        assert_eq!((verb.as_str(), name.as_str()), ("watch", "x"));
+    }
+}

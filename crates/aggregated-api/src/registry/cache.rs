@@ -1,0 +1,364 @@
+//! The watch cache: the present state of every kind, and its recent changes, fed by one pump from
+//! the store.
+//!
+//! Watchers pull from the shared history at their own pace and hold no queue of their own, so ten
+//! thousand of them cost no copies; one that falls behind the history is cut and starts over.
+//! Reads see every acknowledged write: they wait until the pump has passed the store's revision.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use imbl::OrdMap;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use super::entry::{Entry, EntryError};
+use crate::http::status::ApiError;
+use crate::store::{self, Batch, Revision, SERVED_PREFIX, Store};
+
+/// Changes of one kind that are kept for watches to resume from.
+const HISTORY: usize = 16_384;
+/// How far back the history is read from the store at start.
+const RELOADED_REVISIONS: u64 = 16_384;
+/// Longest wait of a read for the cache to catch up.
+const CATCH_UP: Duration = Duration::from_secs(3);
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It came into being.
+    Added,
+    /// It changed.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+impl ChangeKind {
+    /// The `type` of a watch event.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub struct Change {
+    /// Its revision.
+    pub revision: Revision,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The new state; for a deletion the last one, at the revision of the deletion.
+    pub entry: Arc<Entry>,
+    /// The state before, at the revision of the change: what a selector's watcher is shown when
+    /// the object leaves the selection. `None` for an addition.
+    pub previous: Option<Arc<Entry>>,
+    frame: OnceLock<Bytes>,
+}
+
+impl Change {
+    /// The change as a line of a watch, made once and shared by all watchers that see it so.
+    pub fn frame(&self) -> &Bytes {
+        self.frame.get_or_init(|| frame(self.kind, &self.entry.body))
+    }
+}
+
+/// A line of a watch.
+pub fn frame(kind: ChangeKind, object: &[u8]) -> Bytes {
+    let mut line = BytesMut::with_capacity(object.len() + 40);
+    line.extend_from_slice(br#"{"type":""#);
+    line.extend_from_slice(kind.name().as_bytes());
+    line.extend_from_slice(br#"","object":"#);
+    line.extend_from_slice(object);
+    line.extend_from_slice(b"}\n");
+    line.freeze()
+}
+
+/// Objects of one kind at one revision.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// By store key.
+    pub objects: OrdMap<Arc<str>, Arc<Entry>>,
+    /// Revision of this state.
+    pub revision: Revision,
+    /// Revision of the last change of this kind: the state has been the same since.
+    pub changed: Revision,
+}
+
+struct State {
+    snapshot: Snapshot,
+    history: VecDeque<Arc<Change>>,
+    /// Changes up to this revision are no longer in the history.
+    forgotten: Revision,
+}
+
+/// The cache of one kind.
+pub struct KindCache {
+    state: RwLock<State>,
+    progress: watch::Sender<Revision>,
+}
+
+/// The changes a watcher has missed.
+#[derive(Debug)]
+pub struct Missed {
+    /// In order of revision.
+    pub changes: Vec<Arc<Change>>,
+    /// All changes up to this revision are among them or were seen before.
+    pub revision: Revision,
+}
+
+impl KindCache {
+    fn new(revision: Revision) -> Self {
+        Self {
+            state: RwLock::new(State {
+                snapshot: Snapshot { objects: OrdMap::new(), revision, changed: 0 },
+                history: VecDeque::new(),
+                forgotten: revision,
+            }),
+            progress: watch::Sender::new(revision),
+        }
+    }
+
+    /// The present state; cheap, shares everything.
+    pub fn snapshot(&self) -> Snapshot {
+        self.state.read().snapshot.clone()
+    }
+
+    /// One object.
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.state.read().snapshot.objects.get(key).cloned()
+    }
+
+    /// Tells when the cache moves on.
+    pub fn subscribe(&self) -> watch::Receiver<Revision> {
+        self.progress.subscribe()
+    }
+
+    /// Changes newer than `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// The oldest revision a watch can start from, when `after` is older than the history.
+    pub fn missed(&self, after: Revision, limit: usize) -> Result<Missed, Revision> {
+        let state = self.state.read();
+        if after < state.forgotten {
+            return Err(state.forgotten);
+        }
+        let start = state.history.partition_point(|change| change.revision <= after);
+        let changes: Vec<_> = state.history.range(start..).take(limit).cloned().collect();
+        let complete = start + changes.len() == state.history.len();
+        let revision = match changes.last() {
+            Some(last) if !complete => last.revision,
+            _ => state.snapshot.revision.max(after),
+        };
+        Ok(Missed { changes, revision })
+    }
+
+    fn apply(&self, revision: Revision, changes: Vec<Arc<Change>>) {
+        {
+            let mut state = self.state.write();
+            for change in changes {
+                let key = &change.entry.key;
+                if change.kind == ChangeKind::Deleted {
+                    state.snapshot.objects.remove(key);
+                } else {
+                    state.snapshot.objects.insert(Arc::clone(key), Arc::clone(&change.entry));
+                }
+                state.snapshot.changed = change.revision;
+                if state.history.len() == HISTORY
+                    && let Some(oldest) = state.history.pop_front()
+                {
+                    state.forgotten = oldest.revision;
+                }
+                state.history.push_back(change);
+            }
+            state.snapshot.revision = revision;
+        }
+        self.progress.send_replace(revision);
+    }
+}
+
+/// All kinds of one store.
+pub struct StoreCache {
+    store: Arc<dyn Store>,
+    kinds: RwLock<HashMap<String, Arc<KindCache>>>,
+    progress: watch::Sender<Revision>,
+    failure: watch::Sender<Option<String>>,
+}
+
+impl StoreCache {
+    /// Loads the store and keeps up with it until the process ends or the store fails.
+    ///
+    /// # Errors
+    /// The store cannot be read, or holds what this version cannot.
+    pub async fn start(store: Arc<dyn Store>) -> Result<Arc<Self>, ApiError> {
+        let from = store.revision().saturating_sub(RELOADED_REVISIONS).max(1);
+        let listing = match store.list(SERVED_PREFIX, Some(from), None, None).await {
+            Err(store::Error::Compacted { oldest, .. }) => {
+                store.list(SERVED_PREFIX, Some(oldest), None, None).await?
+            },
+            // An empty store has no revision 1 yet.
+            Err(store::Error::Future { .. }) => {
+                store.list(SERVED_PREFIX, None, None, None).await?
+            },
+            other => other?,
+        };
+        let cache = Arc::new(Self {
+            kinds: RwLock::new(HashMap::new()),
+            progress: watch::Sender::new(listing.revision),
+            failure: watch::Sender::new(None),
+            store: Arc::clone(&store),
+        });
+        for record in &listing.records {
+            let entry = Entry::decode(&record.key, &record.value, record.mod_revision)
+                .map_err(|e| ApiError::internal("the store holds an unreadable object", e))?;
+            let kind = cache.kind_of(&record.key, listing.revision);
+            let mut state = kind.state.write();
+            state.snapshot.changed = state.snapshot.changed.max(entry.revision);
+            state.snapshot.objects.insert(Arc::clone(&record.key), Arc::new(entry));
+        }
+        let target = store.revision();
+        let mut changes = store.watch(SERVED_PREFIX, listing.revision);
+        let pump = Arc::clone(&cache);
+        drop(tokio::spawn(async move {
+            while let Some(batch) = changes.next().await {
+                let result = match batch {
+                    Ok(batch) => pump.apply(batch).map_err(|e| e.to_string()),
+                    Err(error) => Err(error.to_string()),
+                };
+                if let Err(message) = result {
+                    tracing::error!(%message, "the watch cache lost the store");
+                    pump.failure.send_replace(Some(message));
+                    return;
+                }
+            }
+            pump.failure.send_replace(Some("the store was closed".to_owned()));
+        }));
+        cache.reached(target).await?;
+        Ok(cache)
+    }
+
+    /// The store behind.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Completes with the cause when the cache can no longer follow the store: the process must
+    /// end, since its answers would be stale.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.failure.subscribe();
+        match failure.wait_for(Option::is_some).await {
+            Ok(message) => message.clone().unwrap_or_default(),
+            Err(_) => "the cache was dropped".to_owned(),
+        }
+    }
+
+    /// The cache of the kind with this key prefix.
+    pub fn kind(&self, prefix: &str) -> Arc<KindCache> {
+        if let Some(kind) = self.kinds.read().get(prefix) {
+            return Arc::clone(kind);
+        }
+        let mut kinds = self.kinds.write();
+        let revision = *self.progress.borrow();
+        let kind = kinds
+            .entry(prefix.to_owned())
+            .or_insert_with(|| Arc::new(KindCache::new(revision)));
+        Arc::clone(kind)
+    }
+
+    fn kind_of(&self, key: &str, revision: Revision) -> Arc<KindCache> {
+        let prefix = kind_prefix(key);
+        if let Some(kind) = self.kinds.read().get(prefix) {
+            return Arc::clone(kind);
+        }
+        let mut kinds = self.kinds.write();
+        let kind = kinds
+            .entry(prefix.to_owned())
+            .or_insert_with(|| Arc::new(KindCache::new(revision)));
+        Arc::clone(kind)
+    }
+
+    fn apply(&self, batch: Batch) -> Result<(), EntryError> {
+        let mut by_kind: HashMap<String, Vec<Arc<Change>>> = HashMap::new();
+        for event in batch.events {
+            let decode = |record: &store::Record| {
+                Entry::decode(&record.key, &record.value, event.revision).map(Arc::new)
+            };
+            let previous = event.previous.as_ref().map(decode).transpose()?;
+            let (kind, entry) = match (&event.current, &previous) {
+                (Some(current), None) => (ChangeKind::Added, decode(current)?),
+                (Some(current), Some(_)) => (ChangeKind::Modified, decode(current)?),
+                (None, Some(previous)) => (ChangeKind::Deleted, Arc::clone(previous)),
+                (None, None) => continue,
+            };
+            by_kind.entry(kind_prefix(&event.key).to_owned()).or_default().push(Arc::new(Change {
+                revision: event.revision,
+                kind,
+                entry,
+                previous,
+                frame: OnceLock::new(),
+            }));
+        }
+        for prefix in by_kind.keys() {
+            let before = *self.progress.borrow();
+            drop(self.kind_of(prefix, before));
+        }
+        let kinds: Vec<_> =
+            self.kinds.read().iter().map(|(p, k)| (p.clone(), Arc::clone(k))).collect();
+        for (prefix, kind) in kinds {
+            kind.apply(batch.revision, by_kind.remove(&prefix).unwrap_or_default());
+        }
+        self.progress.send_replace(batch.revision);
+        Ok(())
+    }
+
+    /// Waits until every write acknowledged before this call is in the caches.
+    ///
+    /// # Errors
+    /// 503 when the caches do not catch up in time.
+    pub async fn consistent(&self) -> Result<(), ApiError> {
+        self.reached(self.store.revision()).await
+    }
+
+    /// Waits until the caches are at `revision` or later.
+    ///
+    /// # Errors
+    /// 504 when `revision` does not arrive in time.
+    pub async fn reached(&self, revision: Revision) -> Result<(), ApiError> {
+        if *self.progress.borrow() >= revision {
+            return Ok(());
+        }
+        let mut progress = self.progress.subscribe();
+        let arrived = tokio::time::timeout(CATCH_UP, progress.wait_for(|r| *r >= revision)).await;
+        match arrived {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                let current = *self.progress.borrow();
+                Err(ApiError::resource_version_too_large(revision, current))
+            },
+        }
+    }
+}
+
+/// `/registry/<group>/<resource>/` of a key.
+fn kind_prefix(key: &str) -> &str {
+    let mut slashes = key.match_indices('/').map(|(at, _)| at);
+    slashes.nth(3).map_or(key, |at| &key[..=at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_belong_to_their_group_and_resource() {
+        assert_eq!(kind_prefix("/registry/g.x/ks/ns/n"), "/registry/g.x/ks/");
+        assert_eq!(kind_prefix("/registry/g.x/ks/n"), "/registry/g.x/ks/");
+    }
+}

@@ -1,0 +1,183 @@
+//! A stored object as the caches hold it: encoded bytes plus what selectors look at.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::store::Revision;
+
+/// What opens the metadata of every stored object; the resourceVersion is spliced in behind it.
+const METADATA: &[u8] = br#""metadata":{"#;
+
+/// Why a stored value cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryError {
+    /// It is not an object this library wrote.
+    #[error("the stored value at {key} is not an object with metadata")]
+    NotAnObject {
+        /// Store key.
+        key: String,
+    },
+    /// Its metadata cannot be read.
+    #[error("the stored value at {key} has metadata that cannot be read")]
+    Metadata {
+        /// Store key.
+        key: String,
+        /// The parser's error.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// An object at one revision.
+#[derive(Debug)]
+pub struct Entry {
+    /// Store key.
+    pub key: Arc<str>,
+    /// Revision of this state: its `resourceVersion`.
+    pub revision: Revision,
+    /// The whole object as JSON, with its resourceVersion.
+    pub body: Bytes,
+    /// Namespace, empty at cluster scope.
+    pub namespace: Box<str>,
+    /// Name.
+    pub name: Box<str>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    metadata_body: OnceLock<Bytes>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    metadata: Selected<'a>,
+}
+
+#[derive(Deserialize)]
+struct Selected<'a> {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(skip)]
+    _lifetime: std::marker::PhantomData<&'a ()>,
+}
+
+impl Entry {
+    /// Reads a stored value (which has no resourceVersion) as the object at `revision`.
+    ///
+    /// # Errors
+    /// When the value is not what [`encode`] writes.
+    pub fn decode(key: &Arc<str>, value: &[u8], revision: Revision) -> Result<Self, EntryError> {
+        let body = splice(value, revision)
+            .ok_or_else(|| EntryError::NotAnObject { key: key.to_string() })?;
+        let envelope: Envelope<'_> = serde_json::from_slice(&body)
+            .map_err(|source| EntryError::Metadata { key: key.to_string(), source })?;
+        Ok(Self {
+            key: Arc::clone(key),
+            revision,
+            namespace: envelope.metadata.namespace.unwrap_or_default().into(),
+            name: envelope.metadata.name.unwrap_or_default().into(),
+            labels: envelope.metadata.labels.unwrap_or_default(),
+            body,
+            metadata_body: OnceLock::new(),
+        })
+    }
+
+    /// An object that is not stored: the answer of a dry run, without a resourceVersion.
+    ///
+    /// # Errors
+    /// When the value is not what [`encode`] writes.
+    pub fn unstored(key: &Arc<str>, value: Bytes) -> Result<Self, EntryError> {
+        let entry = Self::decode(key, &value, 0)?;
+        Ok(Self { body: value, ..entry })
+    }
+
+    /// The object as a value, for tables and patches.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The object as `PartialObjectMetadata`, made once and shared.
+    pub fn metadata_body(&self) -> &Bytes {
+        #[derive(Deserialize)]
+        struct Raw<'a> {
+            #[serde(borrow)]
+            metadata: &'a RawValue,
+        }
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Partial<'a> {
+            kind: &'static str,
+            api_version: &'static str,
+            metadata: &'a RawValue,
+        }
+        self.metadata_body.get_or_init(|| {
+            serde_json::from_slice::<Raw<'_>>(&self.body)
+                .and_then(|raw| {
+                    serde_json::to_vec(&Partial {
+                        kind: "PartialObjectMetadata",
+                        api_version: "meta.k8s.io/v1",
+                        metadata: raw.metadata,
+                    })
+                })
+                .map(Bytes::from)
+                .unwrap_or_default()
+        })
+    }
+}
+
+/// An object as it is stored: without resourceVersion, which only the commit knows.
+///
+/// # Errors
+/// When the object cannot be serialised.
+pub fn encode(object: &mut (impl kube::Resource + Serialize)) -> Result<Bytes, serde_json::Error> {
+    object.meta_mut().resource_version = None;
+    serde_json::to_vec(object).map(Bytes::from)
+}
+
+/// Puts the resourceVersion into a stored value.
+pub fn splice(value: &[u8], revision: Revision) -> Option<Bytes> {
+    let at = value.windows(METADATA.len()).position(|w| w == METADATA)? + METADATA.len();
+    let field = format!("\"resourceVersion\":\"{revision}\"");
+    let (head, tail) = value.split_at(at);
+    let mut body = BytesMut::with_capacity(value.len() + field.len() + 1);
+    body.extend_from_slice(head);
+    body.extend_from_slice(field.as_bytes());
+    if !tail.starts_with(b"}") {
+        body.extend_from_slice(b",");
+    }
+    body.extend_from_slice(tail);
+    Some(body.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resource_version_is_spliced_into_the_stored_bytes() {
+        let stored = br#"{"apiVersion":"g/v1","kind":"K","metadata":{"name":"n","namespace":"s","labels":{"a":"b"}},"spec":{}}"#;
+        let entry = Entry::decode(&"/registry/g/ks/s/n".into(), stored, 42).unwrap();
+        assert_eq!(entry.value()["metadata"]["resourceVersion"], "42");
+        assert_eq!(entry.value()["metadata"]["name"], "n");
+        assert_eq!((&*entry.namespace, &*entry.name), ("s", "n"));
+        assert_eq!(entry.labels["a"], "b");
+        let partial: Value = serde_json::from_slice(entry.metadata_body()).unwrap();
+        assert_eq!(partial["kind"], "PartialObjectMetadata");
+        assert_eq!(partial["metadata"]["resourceVersion"], "42");
+        assert!(partial.get("spec").is_none());
+    }
+
+    #[test]
+    fn values_that_are_no_objects_are_refused() {
+        assert!(Entry::decode(&"/k".into(), b"[]", 1).is_err());
+        assert!(Entry::decode(&"/k".into(), br#"{"metadata":{"name":1}}"#, 1).is_err());
+    }
+}

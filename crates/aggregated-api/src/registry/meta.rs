@@ -1,0 +1,268 @@
+//! `ObjectMeta`: what the server sets, and what a client may write, after
+//! `k8s.io/apimachinery/pkg/api/validation`.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use rand::RngExt;
+
+use crate::http::status::FieldError;
+
+/// Most bytes of all annotations together.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// Characters of a generated suffix: no vowels, so that no words appear.
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Longest prefix kept of a generateName.
+const MAX_GENERATED_BASE: usize = 58;
+
+/// A name from a `generateName` prefix.
+pub fn generate_name(base: &str) -> String {
+    let mut rng = rand::rng();
+    let mut name: String = base.chars().take(MAX_GENERATED_BASE).collect();
+    for _ in 0..5 {
+        let index = rng.random_range(0..SUFFIX_ALPHABET.len());
+        name.push(SUFFIX_ALPHABET.get(index).copied().map_or('x', char::from));
+    }
+    name
+}
+
+/// Drops what only the server may set on create.
+pub fn wipe_system_fields(meta: &mut ObjectMeta) {
+    meta.uid = None;
+    meta.creation_timestamp = None;
+    meta.deletion_timestamp = None;
+    meta.deletion_grace_period_seconds = None;
+    meta.self_link = None;
+    meta.resource_version = None;
+    meta.generation = None;
+    meta.managed_fields = None;
+}
+
+/// Keeps, on update, what only the server may set.
+pub fn keep_system_fields(new: &mut ObjectMeta, old: &ObjectMeta) {
+    new.uid.clone_from(&old.uid);
+    new.creation_timestamp.clone_from(&old.creation_timestamp);
+    new.deletion_timestamp.clone_from(&old.deletion_timestamp);
+    new.deletion_grace_period_seconds = old.deletion_grace_period_seconds;
+    new.generation = old.generation;
+    new.self_link = None;
+    new.managed_fields.clone_from(&old.managed_fields);
+}
+
+/// DNS-1123 subdomain.
+///
+/// # Errors
+/// Why it is none.
+pub fn check_subdomain(name: &str) -> Result<(), String> {
+    const WHY: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com')";
+    if name.len() > 253 {
+        return Err("must be no more than 253 bytes".to_owned());
+    }
+    let label = |part: &str| {
+        let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        edge(part.chars().next())
+            && edge(part.chars().next_back())
+            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    if name.split('.').all(label) { Ok(()) } else { Err(WHY.to_owned()) }
+}
+
+/// A label or annotation key: `[prefix/]name`.
+///
+/// # Errors
+/// Why it is none.
+pub fn check_label_key(key: &str) -> Result<(), String> {
+    let name = match key.split_once('/') {
+        Some((prefix, name)) => {
+            check_subdomain(prefix).map_err(|why| format!("prefix part {why}"))?;
+            name
+        },
+        None => key,
+    };
+    if name.is_empty() {
+        return Err("name part must be non-empty".to_owned());
+    }
+    if name.len() > 63 {
+        return Err("name part must be no more than 63 bytes".to_owned());
+    }
+    if is_qualified(name) {
+        Ok(())
+    } else {
+        Err("name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')".to_owned())
+    }
+}
+
+fn is_qualified(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    edge(text.chars().next())
+        && edge(text.chars().next_back())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn check_label_value(value: &str) -> Result<(), String> {
+    if value.len() > 63 {
+        return Err("must be no more than 63 bytes".to_owned());
+    }
+    if value.is_empty() || is_qualified(value) {
+        Ok(())
+    } else {
+        Err("a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345')".to_owned())
+    }
+}
+
+/// What is wrong with the metadata of an object to be stored.
+pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let name = meta.name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else if let Err(why) = check_subdomain(name) {
+        errors.push(FieldError::invalid("metadata.name", &name, &why));
+    }
+    if namespaced && meta.namespace.as_deref().unwrap_or_default().is_empty() {
+        errors.push(FieldError::required("metadata.namespace", ""));
+    }
+    for (key, value) in meta.labels.iter().flatten() {
+        if let Err(why) = check_label_key(key) {
+            errors.push(FieldError::invalid("metadata.labels", key, &why));
+        }
+        if let Err(why) = check_label_value(value) {
+            errors.push(FieldError::invalid("metadata.labels", value, &why));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in meta.annotations.iter().flatten() {
+        size += key.len() + value.len();
+        if let Err(why) = check_label_key(&key.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", key, &why));
+        }
+    }
+    if size > MAX_ANNOTATIONS_BYTES {
+        errors.push(FieldError::too_long("metadata.annotations", 262_144, "bytes"));
+    }
+    validate_finalizers(meta, &mut errors);
+    validate_owners(meta, &mut errors);
+    errors
+}
+
+fn validate_finalizers(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
+    let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+    for (index, finalizer) in finalizers.iter().enumerate() {
+        if let Err(why) = check_label_key(finalizer) {
+            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, &why));
+        }
+    }
+    let has = |name: &str| finalizers.iter().any(|f| f == name);
+    if has("orphan") && has("foregroundDeletion") {
+        errors.push(FieldError::invalid(
+            "metadata.finalizers",
+            &finalizers,
+            "finalizer orphan and foregroundDeletion cannot be both set",
+        ));
+    }
+}
+
+fn validate_owners(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
+    let mut controllers = 0;
+    for (index, owner) in meta.owner_references.iter().flatten().enumerate() {
+        let at = |field: &str| format!("metadata.ownerReferences[{index}].{field}");
+        for (field, value) in [
+            ("apiVersion", &owner.api_version),
+            ("kind", &owner.kind),
+            ("name", &owner.name),
+            ("uid", &owner.uid),
+        ] {
+            if value.is_empty() {
+                errors.push(FieldError::required(at(field), "must not be empty"));
+            }
+        }
+        if owner.api_version == "v1" && owner.kind == "Event" {
+            errors.push(FieldError::invalid(at("kind"), &owner.kind, "/v1, Kind=Event is disallowed from being an owner"));
+        }
+        controllers += u8::from(owner.controller == Some(true));
+    }
+    if controllers > 1 {
+        errors.push(FieldError::invalid(
+            "metadata.ownerReferences",
+            &"",
+            "Only one reference can have Controller set to true",
+        ));
+    }
+}
+
+/// What is wrong with a change of metadata.
+pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if old.deletion_timestamp.is_some() {
+        let before: BTreeSet<_> = old.finalizers.iter().flatten().collect();
+        let added: Vec<_> =
+            new.finalizers.iter().flatten().filter(|f| !before.contains(f)).collect();
+        if !added.is_empty() {
+            let shown: Vec<_> = added.iter().map(|f| format!("{f:?}")).collect();
+            errors.push(FieldError::forbidden(
+                "metadata.finalizers",
+                &format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    shown.join(", ")
+                ),
+            ));
+        }
+    }
+    errors
+}
+
+/// Removes owner references with a uid that occurred before; returns those uids.
+pub fn dedupe_owners(meta: &mut ObjectMeta) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut duplicates = Vec::new();
+    if let Some(owners) = &mut meta.owner_references {
+        owners.retain(|owner| {
+            let first = seen.insert(owner.uid.clone());
+            if !first {
+                duplicates.push(owner.uid.clone());
+            }
+            first
+        });
+    }
+    duplicates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_keep_58_characters_and_add_five() {
+        let name = generate_name(&"a".repeat(80));
+        assert_eq!(name.len(), 63);
+        assert!(name[58..].bytes().all(|b| SUFFIX_ALPHABET.contains(&b)), "{name}");
+    }
+
+    #[test]
+    fn names_are_dns_subdomains() {
+        for good in ["a", "a-b.c1", "0"] {
+            assert!(check_subdomain(good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "a_b", "-a", "a-", "a..b", ".", "a/b"] {
+            assert!(check_subdomain(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn finalizers_cannot_be_added_while_deleting() {
+        let old = ObjectMeta {
+            deletion_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                jiff::Timestamp::UNIX_EPOCH,
+            )),
+            finalizers: Some(vec!["a.b/c".to_owned()]),
+            ..ObjectMeta::default()
+        };
+        let mut new = old.clone();
+        assert!(validate_update(&new, &old).is_empty());
+        new.finalizers = Some(vec!["x.y/z".to_owned()]);
+        assert_eq!(
+            validate_update(&new, &old)[0].to_string(),
+            r#"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"x.y/z"}"#
+        );
+    }
+}

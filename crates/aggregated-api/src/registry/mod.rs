@@ -1,0 +1,12 @@
+//! What can be done to served kinds: caches, reads, watches and the generic write flows.
+
+pub mod cache;
+pub mod capability;
+pub mod collection;
+pub mod context;
+pub mod entry;
+pub mod meta;
+pub(crate) mod read;
+pub mod serving;
+pub(crate) mod watch;
+pub(crate) mod write;

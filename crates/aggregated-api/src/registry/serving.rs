@@ -1,0 +1,230 @@
+//! Which capabilities of a kind are served; verbs and routes follow from what is given here.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::cache::{KindCache, StoreCache};
+use super::capability::{Create, CreateSubresource, Delete, Object, Update};
+use super::collection::Collection;
+use super::context::RequestCtx;
+use super::entry::Entry;
+use super::write::{Change, Deleted};
+use crate::admission::NamespaceLifecycle;
+use crate::codec::decode::Decoded;
+use crate::http::options::{DeleteOptions, WriteOptions};
+use crate::http::status::ApiError;
+use crate::schema::declaration::Declaration;
+use crate::schema::discovery::{ServedKind, ServedSubresource};
+
+/// A kind and what can be done to it. Get, list and watch always can.
+pub struct Serving<T: Object> {
+    collection: Collection<T>,
+    create: Option<Arc<dyn Create<T>>>,
+    update: Option<Arc<dyn Update<T>>>,
+    delete: Option<Arc<dyn Delete<T>>>,
+    subresources: Vec<Arc<dyn AnySubresource<T>>>,
+}
+
+impl<T: Object> Serving<T> {
+    /// Read-only.
+    pub fn new(collection: Collection<T>) -> Self {
+        Self { collection, create: None, update: None, delete: None, subresources: Vec::new() }
+    }
+
+    /// Adds `create`.
+    #[must_use]
+    pub fn create(mut self, rules: Arc<dyn Create<T>>) -> Self {
+        self.create = Some(rules);
+        self
+    }
+
+    /// Adds `update` and `patch`.
+    #[must_use]
+    pub fn update(mut self, rules: Arc<dyn Update<T>>) -> Self {
+        self.update = Some(rules);
+        self
+    }
+
+    /// Adds `delete` and `deletecollection`.
+    #[must_use]
+    pub fn delete(mut self, rules: Arc<dyn Delete<T>>) -> Self {
+        self.delete = Some(rules);
+        self
+    }
+
+    /// Adds `create` on a named subresource.
+    #[must_use]
+    pub fn subresource<S: CreateSubresource<T>>(mut self, rules: Arc<S>) -> Self {
+        self.subresources.push(Arc::new(Subresource(rules)));
+        self
+    }
+}
+
+/// A served kind without its type.
+#[async_trait]
+pub(crate) trait AnyServing: Send + Sync {
+    fn declaration(&self) -> &Arc<Declaration>;
+    fn cache(&self) -> &Arc<StoreCache>;
+    fn kind(&self) -> &Arc<KindCache>;
+    fn describe(&self) -> ServedKind;
+
+    async fn create(
+        &self,
+        ctx: &RequestCtx,
+        namespaces: &dyn NamespaceLifecycle,
+        body: Decoded,
+        options: &WriteOptions,
+    ) -> Result<Arc<Entry>, ApiError>;
+
+    async fn update(
+        &self,
+        ctx: &RequestCtx,
+        name: &str,
+        change: Change,
+        options: &WriteOptions,
+    ) -> Result<Arc<Entry>, ApiError>;
+
+    async fn delete(
+        &self,
+        ctx: &RequestCtx,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError>;
+
+    async fn create_subresource(
+        &self,
+        ctx: &RequestCtx,
+        subresource: &str,
+        name: &str,
+        body: Value,
+    ) -> Result<Value, ApiError>;
+}
+
+#[async_trait]
+impl<T: Object> AnyServing for Serving<T> {
+    fn declaration(&self) -> &Arc<Declaration> {
+        &self.collection.declaration
+    }
+
+    fn cache(&self) -> &Arc<StoreCache> {
+        &self.collection.cache
+    }
+
+    fn kind(&self) -> &Arc<KindCache> {
+        &self.collection.kind
+    }
+
+    fn describe(&self) -> ServedKind {
+        let mut verbs = vec!["get", "list", "watch"];
+        if self.create.is_some() {
+            verbs.push("create");
+        }
+        if self.update.is_some() {
+            verbs.extend(["patch", "update"]);
+        }
+        if self.delete.is_some() {
+            verbs.extend(["delete", "deletecollection"]);
+        }
+        verbs.sort_unstable();
+        let mut subresources: Vec<_> = self.subresources.iter().map(|s| s.describe()).collect();
+        subresources.sort_by_key(|s| s.name);
+        ServedKind { declaration: Arc::clone(self.declaration()), verbs, subresources }
+    }
+
+    async fn create(
+        &self,
+        ctx: &RequestCtx,
+        namespaces: &dyn NamespaceLifecycle,
+        body: Decoded,
+        options: &WriteOptions,
+    ) -> Result<Arc<Entry>, ApiError> {
+        let rules = self.create.as_ref().ok_or_else(ApiError::method_not_allowed)?;
+        self.collection.create_flow(&**rules, namespaces, ctx, body, options).await
+    }
+
+    async fn update(
+        &self,
+        ctx: &RequestCtx,
+        name: &str,
+        change: Change,
+        options: &WriteOptions,
+    ) -> Result<Arc<Entry>, ApiError> {
+        let rules = self.update.as_ref().ok_or_else(ApiError::method_not_allowed)?;
+        self.collection.update_flow(&**rules, ctx, name, &change, options).await
+    }
+
+    async fn delete(
+        &self,
+        ctx: &RequestCtx,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, ApiError> {
+        let rules = self.delete.as_ref().ok_or_else(ApiError::method_not_allowed)?;
+        self.collection.delete_flow(&**rules, ctx, name, options).await
+    }
+
+    async fn create_subresource(
+        &self,
+        ctx: &RequestCtx,
+        subresource: &str,
+        name: &str,
+        body: Value,
+    ) -> Result<Value, ApiError> {
+        let found = self.subresources.iter().find(|s| s.describe_name() == subresource);
+        let rules = found.ok_or_else(ApiError::unknown_resource)?;
+        rules.create(&self.collection, ctx, name, body).await
+    }
+}
+
+struct Subresource<S>(Arc<S>);
+
+#[async_trait]
+trait AnySubresource<T: Object>: Send + Sync {
+    fn describe_name(&self) -> &'static str;
+    fn describe(&self) -> ServedSubresource;
+    async fn create(
+        &self,
+        collection: &Collection<T>,
+        ctx: &RequestCtx,
+        name: &str,
+        body: Value,
+    ) -> Result<Value, ApiError>;
+}
+
+#[async_trait]
+impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
+    fn describe_name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn describe(&self) -> ServedSubresource {
+        let schema = SchemaSettings::openapi3()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<S::Body>();
+        let mut schema = schema.to_value();
+        if let Some(object) = schema.as_object_mut() {
+            object.remove("$schema");
+            object.remove("title");
+        }
+        ServedSubresource { name: S::NAME, kind: S::KIND, verbs: vec!["create"], schema }
+    }
+
+    async fn create(
+        &self,
+        collection: &Collection<T>,
+        ctx: &RequestCtx,
+        name: &str,
+        body: Value,
+    ) -> Result<Value, ApiError> {
+        let answer = collection.subresource_flow(&*self.0, ctx, name, body).await?;
+        let mut value = serde_json::to_value(answer)
+            .map_err(|e| ApiError::internal("the answer cannot be encoded", e))?;
+        value["kind"] = Value::from(S::KIND);
+        value["apiVersion"] = Value::from(collection.declaration.api_version.as_str());
+        Ok(value)
+    }
+}

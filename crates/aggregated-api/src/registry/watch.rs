@@ -1,0 +1,313 @@
+//! Watches: a stream that pulls from the shared history of its kind.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use rand::RngExt;
+use runtime_kit::clock::Clock;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::cache::{Change, ChangeKind, KindCache, StoreCache, frame};
+use super::entry::Entry;
+use super::read::Reader;
+use crate::codec::negotiate::{Representation, View};
+use crate::http::options::{ListOptions, ReadAt};
+use crate::http::status::ApiError;
+use crate::schema::declaration::Declaration;
+use crate::schema::table::{IncludeObject, partial_metadata, table};
+use crate::store::Revision;
+
+/// Changes taken from the history at a time.
+const BATCH: usize = 256;
+/// Shortest duration of a watch that names none; the longest is twice that.
+const MIN_DURATION: Duration = Duration::from_secs(1800);
+/// Time between bookmarks.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long before its end a watch sends a last bookmark.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+
+/// What a watch needs beyond its options.
+pub(crate) struct WatchSource {
+    pub(crate) declaration: Arc<Declaration>,
+    pub(crate) cache: Arc<StoreCache>,
+    pub(crate) kind: Arc<KindCache>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) shutdown: CancellationToken,
+}
+
+struct Watcher {
+    source: WatchSource,
+    prefix: String,
+    options: ListOptions,
+    view: View,
+    include: IncludeObject,
+    progress: watch::Receiver<Revision>,
+    /// Everything up to here has been sent.
+    sent: Revision,
+    initial: VecDeque<Arc<Entry>>,
+    /// Bookmark that ends the initial events, still to be sent.
+    end_of_initial: bool,
+    headers: bool,
+    end: Duration,
+    next_bookmark: Duration,
+    last_bookmark: Revision,
+    over: bool,
+}
+
+/// Starts a watch; errors found before the stream begins are ordinary answers.
+pub(crate) async fn start(
+    source: WatchSource,
+    namespace: &str,
+    options: ListOptions,
+    representation: Representation,
+    include: IncludeObject,
+) -> Result<Response<Body>, ApiError> {
+    let reader = Reader {
+        declaration: &source.declaration,
+        cache: &source.cache,
+        kind: &source.kind,
+    };
+    let prefix = reader.prefix(namespace);
+    let from_state = match (options.send_initial_events, options.read_at) {
+        (Some(wanted), _) => wanted,
+        // Legacy: without a position a watch begins with the present state.
+        (None, ReadAt::Latest | ReadAt::Any) => true,
+        (None, ReadAt::NotOlderThan(_) | ReadAt::Exact(_)) => false,
+    };
+    let mut first_error = None;
+    let (sent, initial) = if from_state {
+        match reader.ready(options.read_at).await {
+            Ok(()) => {},
+            // Upstream answers this inside the stream.
+            Err(error) if options.send_initial_events.is_some() => first_error = Some(error),
+            Err(error) => return Err(error),
+        }
+        let snapshot = source.kind.snapshot();
+        let initial = snapshot
+            .objects
+            .range::<_, Arc<str>>(Arc::from(prefix.as_str())..)
+            .take_while(|(key, _)| key.starts_with(&prefix))
+            .map(|(_, entry)| entry)
+            .filter(|entry| options.selects(entry))
+            .cloned()
+            .collect();
+        (snapshot.revision, initial)
+    } else {
+        let sent = match options.read_at {
+            ReadAt::NotOlderThan(revision) | ReadAt::Exact(revision) => revision,
+            ReadAt::Latest | ReadAt::Any => {
+                source.cache.consistent().await?;
+                source.kind.snapshot().revision
+            },
+        };
+        (sent, VecDeque::new())
+    };
+    let now = source.clock.elapsed();
+    let duration = options.watch_timeout.unwrap_or_else(|| {
+        MIN_DURATION + Duration::from_secs(rand::rng().random_range(0..MIN_DURATION.as_secs()))
+    });
+    let end = now + duration;
+    let mut watcher = Watcher {
+        end_of_initial: options.send_initial_events == Some(true) && options.bookmarks,
+        progress: source.kind.subscribe(),
+        prefix,
+        view: representation.view,
+        include,
+        sent,
+        initial,
+        headers: true,
+        end,
+        next_bookmark: next_bookmark(now, end),
+        last_bookmark: sent,
+        over: false,
+        options,
+        source,
+    };
+    let first = first_error.map(|error| {
+        watcher.over = true;
+        error_frame(&error)
+    });
+    let mut response = Response::new(Body::from_stream(watcher.into_stream(first)));
+    *response.status_mut() = StatusCode::OK;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn next_bookmark(now: Duration, end: Duration) -> Duration {
+    let regular = now + BOOKMARK_EVERY;
+    let last = end.saturating_sub(BOOKMARK_BEFORE_END);
+    if last > now { regular.min(last) } else { regular }
+}
+
+fn error_frame(error: &ApiError) -> Bytes {
+    let mut line = BytesMut::from(&br#"{"type":"ERROR","object":"#[..]);
+    line.extend_from_slice(&error.to_json());
+    line.extend_from_slice(b"}\n");
+    line.freeze()
+}
+
+impl Watcher {
+    fn into_stream(
+        self,
+        first: Option<Bytes>,
+    ) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
+        futures::stream::unfold((self, first), |(mut watcher, first)| async move {
+            let chunk = match first {
+                Some(chunk) => Some(chunk),
+                None => watcher.next().await,
+            };
+            chunk.map(|chunk| (Ok(chunk), (watcher, None)))
+        })
+    }
+
+    /// The next piece of the stream; `None` ends it.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.over {
+                return None;
+            }
+            if let Some(chunk) = self.initial_chunk() {
+                return Some(chunk);
+            }
+            // Seen before the history is read, so that no change falls in between.
+            self.progress.mark_unchanged();
+            match self.pull() {
+                Ok(Some(chunk)) => return Some(chunk),
+                Ok(None) => {},
+                Err(oldest) => {
+                    self.over = true;
+                    let message = format!("too old resource version: {} ({oldest})", self.sent);
+                    return Some(error_frame(&ApiError::expired(message)));
+                },
+            }
+            let now = self.source.clock.elapsed();
+            if now >= self.end {
+                return None;
+            }
+            if self.options.bookmarks && now >= self.next_bookmark {
+                self.next_bookmark = next_bookmark(now, self.end);
+                if self.sent > self.last_bookmark {
+                    self.last_bookmark = self.sent;
+                    return Some(self.bookmark(false));
+                }
+            }
+            let wake = if self.options.bookmarks { self.end.min(self.next_bookmark) } else { self.end };
+            tokio::select! {
+                () = self.source.shutdown.cancelled() => return None,
+                () = self.source.clock.sleep(wake.saturating_sub(now)) => {},
+                moved = self.progress.changed() => if moved.is_err() { return None },
+            }
+        }
+    }
+
+    fn initial_chunk(&mut self) -> Option<Bytes> {
+        if self.initial.is_empty() {
+            if self.end_of_initial {
+                self.end_of_initial = false;
+                self.last_bookmark = self.sent;
+                return Some(self.bookmark(true));
+            }
+            return None;
+        }
+        let mut chunk = BytesMut::new();
+        let count = self.initial.len().min(BATCH);
+        let entries: Vec<_> = self.initial.drain(..count).collect();
+        for entry in entries {
+            chunk.extend_from_slice(&self.render(ChangeKind::Added, &entry));
+        }
+        Some(chunk.freeze())
+    }
+
+    /// What has happened since `sent`, as far as this watcher sees it.
+    fn pull(&mut self) -> Result<Option<Bytes>, Revision> {
+        loop {
+            let missed = self.source.kind.missed(self.sent, BATCH)?;
+            let any = !missed.changes.is_empty();
+            let mut chunk = BytesMut::new();
+            for change in &missed.changes {
+                if let Some(line) = self.line(change) {
+                    chunk.extend_from_slice(&line);
+                }
+            }
+            self.sent = missed.revision;
+            if !chunk.is_empty() {
+                return Ok(Some(chunk.freeze()));
+            }
+            if !any {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A change as this watcher sees it: leaving the selection is a deletion, entering it an
+    /// addition.
+    fn line(&mut self, change: &Change) -> Option<Bytes> {
+        if !change.entry.key.starts_with(&self.prefix) {
+            return None;
+        }
+        let now = change.kind != ChangeKind::Deleted && self.options.selects(&change.entry);
+        let before = change.previous.as_ref().filter(|entry| self.options.selects(entry));
+        let (kind, entry) = match (now, before) {
+            (true, Some(_)) => (ChangeKind::Modified, &change.entry),
+            (true, None) => (ChangeKind::Added, &change.entry),
+            (false, Some(previous)) => (ChangeKind::Deleted, previous),
+            (false, None) => return None,
+        };
+        if self.view == View::Whole && kind == change.kind {
+            return Some(change.frame().clone());
+        }
+        Some(self.render(kind, entry))
+    }
+
+    fn render(&mut self, kind: ChangeKind, entry: &Entry) -> Bytes {
+        match self.view {
+            View::Whole => frame(kind, &entry.body),
+            View::Metadata => frame(kind, entry.metadata_body()),
+            View::Table => {
+                let metadata = json!({"resourceVersion": entry.revision.to_string()});
+                self.table_line(kind.name(), entry.value(), metadata)
+            },
+        }
+    }
+
+    fn table_line(&mut self, kind: &str, object: Value, metadata: Value) -> Bytes {
+        let headers = std::mem::take(&mut self.headers);
+        let columns = &self.source.declaration.columns;
+        let table = table(columns, vec![object], metadata, self.include, headers);
+        line(&json!({"type": kind, "object": table}))
+    }
+
+    fn bookmark(&mut self, end_of_initial: bool) -> Bytes {
+        let declaration = &self.source.declaration;
+        let mut metadata =
+            json!({"resourceVersion": self.sent.to_string(), "creationTimestamp": null});
+        if end_of_initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = json!({
+            "kind": declaration.kind, "apiVersion": declaration.api_version, "metadata": metadata,
+        });
+        match self.view {
+            View::Whole => line(&json!({"type": "BOOKMARK", "object": object})),
+            View::Metadata => line(&json!({"type": "BOOKMARK", "object": partial_metadata(&object)})),
+            View::Table => {
+                let metadata = json!({"resourceVersion": self.sent.to_string()});
+                self.table_line("BOOKMARK", object, metadata)
+            },
+        }
+    }
+}
+
+fn line(event: &Value) -> Bytes {
+    let mut text = event.to_string().into_bytes();
+    text.push(b'\n');
+    text.into()
+}

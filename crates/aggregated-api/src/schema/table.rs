@@ -1,0 +1,180 @@
+//! `meta.k8s.io` tables from declared printer columns.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceColumnDefinition;
+use serde::Serialize;
+use serde_json::{Value, json};
+use serde_json_path::JsonPath;
+
+/// Why a column is refused at registration.
+#[derive(Debug, thiserror::Error)]
+#[error("printer column {name:?}: the path {path:?} cannot be evaluated: {why}")]
+pub struct ColumnError {
+    name: String,
+    path: String,
+    why: String,
+}
+
+/// A column of a kind's tables.
+#[derive(Debug)]
+pub struct Column {
+    definition: ColumnDefinition,
+    path: JsonPath,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ColumnDefinition {
+    name: String,
+    #[serde(rename = "type")]
+    ty: String,
+    format: String,
+    description: String,
+    priority: i32,
+}
+
+impl Column {
+    /// Reads declared columns; the name column is added in front, and an age column when none are
+    /// declared, as for CustomResourceDefinitions.
+    pub(crate) fn all(
+        declared: Vec<CustomResourceColumnDefinition>,
+    ) -> Result<Vec<Self>, ColumnError> {
+        let name = CustomResourceColumnDefinition {
+            name: "Name".to_owned(),
+            type_: "string".to_owned(),
+            format: Some("name".to_owned()),
+            description: Some("Name of the object, unique in its namespace.".to_owned()),
+            json_path: ".metadata.name".to_owned(),
+            priority: None,
+        };
+        let age = CustomResourceColumnDefinition {
+            name: "Age".to_owned(),
+            type_: "date".to_owned(),
+            format: None,
+            description: Some("Time since the object was created.".to_owned()),
+            json_path: ".metadata.creationTimestamp".to_owned(),
+            priority: None,
+        };
+        let rest = if declared.is_empty() { vec![age] } else { declared };
+        std::iter::once(name).chain(rest).map(Self::parse).collect()
+    }
+
+    fn parse(declared: CustomResourceColumnDefinition) -> Result<Self, ColumnError> {
+        let path = JsonPath::parse(&format!("${}", declared.json_path)).map_err(|e| ColumnError {
+            name: declared.name.clone(),
+            path: declared.json_path.clone(),
+            why: e.to_string(),
+        })?;
+        Ok(Self {
+            definition: ColumnDefinition {
+                name: declared.name,
+                ty: declared.type_,
+                format: declared.format.unwrap_or_default(),
+                description: declared.description.unwrap_or_default(),
+                priority: declared.priority.unwrap_or_default(),
+            },
+            path,
+        })
+    }
+
+    fn cell(&self, object: &Value) -> Value {
+        let found: Vec<_> = self.path.query(object).into_iter().collect();
+        match (found.as_slice(), self.definition.ty.as_str()) {
+            ([], _) => Value::Null,
+            ([one], "integer" | "number" | "boolean") => (*one).clone(),
+            (many, _) => {
+                let texts: Vec<_> = many
+                    .iter()
+                    .map(|v| v.as_str().map_or_else(|| v.to_string(), ToOwned::to_owned))
+                    .collect();
+                Value::String(texts.join(","))
+            },
+        }
+    }
+}
+
+/// What a row carries of its object (`includeObject`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IncludeObject {
+    /// Nothing.
+    None,
+    /// `PartialObjectMetadata`.
+    Metadata,
+    /// The object.
+    Object,
+}
+
+/// `PartialObjectMetadata` of an object.
+pub fn partial_metadata(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+/// A table with one row per object. `headers` is false for later events of a watch, which leave the
+/// column definitions out.
+pub fn table(
+    columns: &[Column],
+    objects: Vec<Value>,
+    metadata: Value,
+    include: IncludeObject,
+    headers: bool,
+) -> Value {
+    let definitions: Vec<_> = columns.iter().map(|c| &c.definition).collect();
+    let rows: Vec<_> = objects
+        .into_iter()
+        .map(|object| {
+            let cells: Vec<_> = columns.iter().map(|c| c.cell(&object)).collect();
+            let included = match include {
+                IncludeObject::None => Value::Null,
+                IncludeObject::Metadata => partial_metadata(&object),
+                IncludeObject::Object => object,
+            };
+            json!({"cells": cells, "object": included})
+        })
+        .collect();
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": if headers { json!(definitions) } else { Value::Null },
+        "rows": rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(path: &str, ty: &str) -> CustomResourceColumnDefinition {
+        CustomResourceColumnDefinition {
+            name: path.to_owned(),
+            type_: ty.to_owned(),
+            json_path: path.to_owned(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn cells_follow_declared_paths_and_types() {
+        let columns = Column::all(vec![
+            column(".status.active", "integer"),
+            column(r#".status.conditions[?(@.type=="Bound")].status"#, "string"),
+            column(".status.absent", "string"),
+        ])
+        .unwrap();
+        let object = json!({
+            "metadata": {"name": "x"},
+            "status": {"active": 0, "conditions": [{"type": "Other", "status": "False"}, {"type": "Bound", "status": "True"}]},
+        });
+        let table = table(&columns, vec![object], json!({"resourceVersion": "7"}), IncludeObject::Metadata, true);
+        assert_eq!(table["rows"][0]["cells"], json!(["x", 0, "True", null]));
+        assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+        assert_eq!(table["columnDefinitions"][0]["format"], "name");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_evaluated_is_refused() {
+        assert!(Column::all(vec![column(".status[", "string")]).is_err());
+    }
+}
