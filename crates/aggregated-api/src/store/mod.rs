@@ -11,6 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
+pub mod compactor;
+#[doc(hidden)]
+pub mod contract;
+mod limits;
 pub mod redb;
 
 /// Keys of served objects: `/registry/<group>/<resource>/[<namespace>/]<name>`.

@@ -1,0 +1,303 @@
+//! Where the bytes of the database lie, and how a full disk is met. Called by [`super::writer`]
+//! and [`super::RedbStore::open`]; nothing else sees a file.
+//!
+//! redb is told of no space only by a failed write, after which it must be opened again, and it
+//! needs free pages even to delete. So a database keeps a reserve: [`Guarded`] allocates the file's
+//! blocks ahead of the highest write. When that fails the disk counts as full while
+//! [`Options::reserve_bytes`](super::Options::reserve_bytes) are still there, and the writer goes
+//! on with transactions that delete. Allocating ahead also means that no write is lost *after* it
+//! was accepted, as happens where a file system finds blocks only when it writes back.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ::redb::backends::{FileBackend, InMemoryBackend};
+use ::redb::{BackendError, StorageBackend};
+
+/// Blocks are allocated in steps of this many bytes.
+const ALLOCATION_STEP: u64 = 1 << 20;
+
+/// A medium that can be opened again after a failure.
+pub(super) trait Medium: Debug + Send + Sync {
+    /// The bytes, opened anew; creates them when there are none.
+    fn backend(&self) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Makes sure that writes between the two offsets will find space.
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()>;
+
+    /// Bytes used on the medium.
+    fn used_bytes(&self) -> u64;
+}
+
+/// A file.
+#[derive(Debug)]
+pub(super) struct FileMedium {
+    path: PathBuf,
+}
+
+impl FileMedium {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    fn file(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&self.path)
+    }
+
+    /// Whether there is something to check before it is opened for writing.
+    pub(super) fn has_data(&self) -> io::Result<bool> {
+        match std::fs::metadata(&self.path) {
+            Ok(metadata) => Ok(metadata.len() > 0),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+impl Medium for FileMedium {
+    fn backend(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let backend = FileBackend::new(self.file()?).map_err(io::Error::other)?;
+        Ok(Box::new(backend))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        use nix::errno::Errno;
+        use nix::fcntl::{FallocateFlags, fallocate};
+
+        let offset = i64::try_from(from).map_err(io::Error::other)?;
+        let length = i64::try_from(to.saturating_sub(from)).map_err(io::Error::other)?;
+        // The length stays as redb set it: it checks it against its own header.
+        match fallocate(
+            self.file()?,
+            FallocateFlags::FALLOC_FL_KEEP_SIZE,
+            offset,
+            length,
+        ) {
+            // A file system without preallocation reports a full disk at the write itself.
+            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn allocate(&self, _from: u64, _to: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    fn used_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        // Blocks, since redb lengthens its file in sparse doublings.
+        std::fs::metadata(&self.path).map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    #[cfg(not(unix))]
+    fn used_bytes(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+}
+
+/// Memory; what was written is lost with the store.
+#[derive(Debug, Default)]
+pub(super) struct MemoryMedium {
+    bytes: Arc<InMemoryBackend>,
+}
+
+impl Medium for MemoryMedium {
+    fn backend(&self) -> io::Result<Box<dyn StorageBackend>> {
+        Ok(Box::new(Memory(Arc::clone(&self.bytes))))
+    }
+
+    fn allocate(&self, _from: u64, _to: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.bytes.len().unwrap_or(0)
+    }
+}
+
+/// One opening of a [`MemoryMedium`].
+#[derive(Debug)]
+pub(super) struct Memory(pub(super) Arc<InMemoryBackend>);
+
+impl StorageBackend for Memory {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+    fn try_lock_range(&self, _: Bound<u64>, _: Bound<u64>) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+    fn unlock_range(&self, _: Bound<u64>, _: Bound<u64>) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+/// What is known about the space of a medium; outlives each opening of the database.
+#[derive(Debug)]
+pub(super) struct Space {
+    medium: Arc<dyn Medium>,
+    reserve: u64,
+    /// Blocks up to this offset have been allocated.
+    allocated: AtomicU64,
+    /// Where the highest write ended, or would have ended.
+    highest: AtomicU64,
+    /// The disk is full: writes use the reserve and allocate nothing.
+    full: AtomicBool,
+    /// A sync failed: nobody knows what is on the disk.
+    sync_failed: AtomicBool,
+}
+
+impl Space {
+    pub(super) fn new(medium: Arc<dyn Medium>, reserve: u64) -> Self {
+        Self {
+            medium,
+            reserve,
+            allocated: AtomicU64::new(0),
+            highest: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            sync_failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.medium.used_bytes()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
+    }
+
+    pub(super) fn sync_failed(&self) -> bool {
+        self.sync_failed.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the full state when there is room for the highest write and the reserve.
+    pub(super) fn try_recover(&self) -> bool {
+        let recovered = self
+            .allocate_ahead(self.highest.load(Ordering::Relaxed))
+            .is_ok();
+        if recovered {
+            self.set_full(false);
+        }
+        recovered
+    }
+
+    /// The medium, opened anew, under guard.
+    pub(super) fn open(self: &Arc<Self>) -> io::Result<Guarded> {
+        Ok(Guarded {
+            inner: self.medium.backend()?,
+            space: Arc::clone(self),
+        })
+    }
+
+    fn before_write(&self, end: u64) -> io::Result<()> {
+        self.highest.fetch_max(end, Ordering::Relaxed);
+        if self.is_full() {
+            Ok(())
+        } else {
+            self.allocate_ahead(end)
+        }
+    }
+
+    /// Allocates what a write that ends here leaves as the reserve.
+    fn allocate_ahead(&self, end: u64) -> io::Result<()> {
+        let allocated = self.allocated.load(Ordering::Relaxed);
+        let wanted = end.saturating_add(self.reserve);
+        if wanted <= allocated {
+            return Ok(());
+        }
+        let to = wanted.saturating_add(ALLOCATION_STEP);
+        self.medium.allocate(allocated, to)?;
+        self.allocated.store(to, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A backend that allocates before it writes and remembers a failed sync.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    inner: Box<dyn StorageBackend>,
+    space: Arc<Space>,
+}
+
+impl StorageBackend for Guarded {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let shrinks = len < self.inner.len()?;
+        self.inner.set_len(len)?;
+        if shrinks {
+            // That gave back what was allocated beyond the new end.
+            self.space.allocated.fetch_min(len, Ordering::Relaxed);
+            self.space.highest.fetch_min(len, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.inner
+            .sync_data()
+            .inspect_err(|_| self.space.sync_failed.store(true, Ordering::Relaxed))
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let length = u64::try_from(data.len()).map_err(io::Error::other)?;
+        self.space.before_write(offset.saturating_add(length))?;
+        self.inner.write(offset, data)
+    }
+    fn close(&self) -> io::Result<()> {
+        self.inner.close()
+    }
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.inner.try_lock_range(start, end)
+    }
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.inner.try_lock_shared_range(start, end)
+    }
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.lock_range(start, end)
+    }
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.lock_shared_range(start, end)
+    }
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.inner.unlock_range(start, end)
+    }
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.inner.query_lock_range(start, end)
+    }
+}
