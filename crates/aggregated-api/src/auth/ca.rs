@@ -227,3 +227,64 @@ fn read_subject(leaf: &CertificateDer<'_>) -> Result<Subject, String> {
         sha256: data_encoding::HEXLOWER.encode(&Sha256::digest(leaf)),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::date_time_ymd;
+    use runtime_kit::SteppedClock;
+
+    use super::*;
+    use crate::auth::test_pki::{Authority, client_params};
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn at(date: &str) -> SteppedClock {
+        SteppedClock::new(format!("{date}T00:00:00Z").parse().unwrap())
+    }
+
+    #[test]
+    fn trust_ends_with_the_certificate_although_it_was_verified_before() {
+        let (authority, clock) = (Authority::new("ca"), at("2026-01-09"));
+        let ca = CaBundle::from_pem(&authority.pem(), Arc::new(clock.clone())).unwrap();
+        let mut params = client_params("bob");
+        params.not_after = date_time_ymd(2026, 1, 10);
+        let peer = authority.issue(&params).peer();
+        assert!(ca.verify(&peer).is_ok());
+        clock.advance(2 * DAY);
+        assert!(ca.verify(&peer).is_err());
+    }
+
+    #[test]
+    fn a_certificate_that_becomes_valid_is_trusted_ten_seconds_later_at_most() {
+        let (authority, clock) = (Authority::new("ca"), at("2026-01-09"));
+        let ca = CaBundle::from_pem(&authority.pem(), Arc::new(clock.clone())).unwrap();
+        let mut params = client_params("bob");
+        params.not_before = date_time_ymd(2026, 1, 10);
+        let peer = authority.issue(&params).peer();
+        clock.advance(Duration::from_secs(24 * 3600 - 1));
+        assert!(ca.verify(&peer).is_err());
+        clock.advance(Duration::from_secs(10));
+        assert!(ca.verify(&peer).is_ok());
+    }
+
+    #[test]
+    fn strangers_do_not_fill_the_memory() {
+        let (authority, clock) = (Authority::new("ca"), at("2026-01-09"));
+        let ca = CaBundle::from_pem(&authority.pem(), Arc::new(clock)).unwrap();
+        for index in 0..=MAX_VERDICTS {
+            let nonsense = CertificateDer::from(index.to_be_bytes().to_vec());
+            let peer = PeerCertificates::new(vec![nonsense]).unwrap();
+            assert!(ca.verify(&peer).is_err());
+        }
+        assert!(ca.verdicts.lock().len() <= MAX_VERDICTS);
+        assert!(ca.verify(&authority.client("bob").peer()).is_ok());
+    }
+
+    #[test]
+    fn a_bundle_without_a_certificate_is_refused() {
+        for pem in ["", "nonsense"] {
+            let refused = CaBundle::from_pem(pem, Arc::new(at("2026-01-09")));
+            assert!(matches!(refused, Err(CaBundleError::Empty)), "{refused:?}");
+        }
+    }
+}

@@ -154,12 +154,6 @@ where
         }
         flight
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        let state = self.state.lock();
-        state.young.len() + state.old.len()
-    }
 }
 
 impl<K, V: Clone> State<K, V> {
@@ -188,5 +182,93 @@ impl<K, V: Clone> State<K, V> {
         }
         self.old.remove(&hash);
         self.young.insert(hash, entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use runtime_kit::SteppedClock;
+
+    use super::*;
+
+    struct Asked {
+        cache: AnswerCache<u32, u32>,
+        times: AtomicUsize,
+        clock: SteppedClock,
+    }
+
+    impl Asked {
+        fn new(capacity: usize) -> Self {
+            let clock = SteppedClock::default();
+            Self {
+                cache: AnswerCache::new(capacity, Arc::new(clock.clone())),
+                times: AtomicUsize::new(0),
+                clock,
+            }
+        }
+
+        /// Whether the question had to be asked.
+        async fn asks(&self, question: u32) -> bool {
+            let before = self.times.load(Ordering::Relaxed);
+            let answer = self
+                .cache
+                .get_or_ask(
+                    &question,
+                    |asked| *asked == question,
+                    || question,
+                    |_| {
+                        self.times.fetch_add(1, Ordering::Relaxed);
+                        async move { Ok((question, Some(Duration::from_secs(10)))) }
+                    },
+                )
+                .await;
+            assert_eq!(answer.unwrap(), question);
+            self.times.load(Ordering::Relaxed) > before
+        }
+
+        fn len(&self) -> usize {
+            let state = self.cache.state.lock();
+            assert!(state.in_flight.is_empty());
+            state.young.len() + state.old.len()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_size_is_bounded_and_the_latest_are_known() {
+        let asked = Asked::new(8);
+        for question in 0..100 {
+            assert!(asked.asks(question).await);
+            assert!(asked.len() <= 8);
+        }
+        for question in 96..100 {
+            assert!(!asked.asks(question).await, "{question}");
+        }
+        assert!(asked.asks(0).await);
+    }
+
+    #[tokio::test]
+    async fn an_answer_expires_and_is_asked_for_again() {
+        let asked = Asked::new(8);
+        assert!(asked.asks(1).await);
+        asked.clock.advance(Duration::from_millis(9_999));
+        assert!(!asked.asks(1).await);
+        asked.clock.advance(Duration::from_millis(1));
+        assert!(asked.asks(1).await);
+        assert_eq!(asked.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_any_more_is_made_anew() {
+        let asked = Asked::new(8);
+        let silent = asked.cache.get_or_ask(
+            &1_u32,
+            |asked| *asked == 1,
+            || 1,
+            |_| std::future::pending(),
+        );
+        assert!(futures::poll!(Box::pin(silent)).is_pending());
+        assert!(asked.asks(1).await);
     }
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::{
-    AuthError, Authenticator, PeerCertificates, User,
-    config_map::{DelegatedConfig, RequestHeaderConfig},
+    AuthError, Authenticator, PeerCertificates, User, config_map::DelegatedConfig,
+    trust::RequestHeaderConfig,
 };
 
 /// Authenticates by the front proxy's certificate and headers.

@@ -22,6 +22,7 @@ pub mod peer;
 pub mod subject_access_review;
 pub mod testing;
 pub mod token_review;
+pub mod trust;
 pub mod union;
 pub mod x509;
 
@@ -32,11 +33,12 @@ pub(crate) mod test_pki;
 
 pub use self::{
     anonymous::Anonymous,
-    config_map::{DelegatedConfig, RequestHeaderConfig},
+    config_map::{ConfigState, DelegatedConfig},
     front_proxy::FrontProxy,
     peer::PeerCertificates,
     subject_access_review::SubjectAccessReviewAuthorizer,
     token_review::TokenReviewAuthenticator,
+    trust::{RequestHeaderConfig, Trust},
     union::DelegatedAuthenticator,
     x509::ClientCertificate,
 };

@@ -25,7 +25,7 @@ impl Call {
     }
 
     pub(crate) fn is_list(&self) -> bool {
-        self.method == "GET" && self.path.contains("?") && !self.is_watch()
+        self.method == "GET" && self.path.contains("limit=") && !self.is_watch()
     }
 }
 

@@ -10,9 +10,7 @@ use rcgen::{
 use runtime_kit::{Clock, SystemClock};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-use super::{
-    DelegatedConfig, PeerCertificates, RequestHeaderConfig, ca::CaBundle, config_map::Trust,
-};
+use super::{DelegatedConfig, PeerCertificates, RequestHeaderConfig, ca::CaBundle, trust::Trust};
 
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -35,22 +33,26 @@ impl Authority {
         self.0.pem()
     }
 
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+        self.0.der().clone()
+    }
+
     pub(crate) fn bundle(&self) -> Arc<CaBundle> {
         Arc::new(CaBundle::from_pem(&self.pem(), clock()).unwrap())
     }
 
     /// A client certificate with everything right.
     pub(crate) fn client(&self, common_name: &str) -> Issued {
-        self.issue(client_params(common_name))
+        self.issue(&client_params(common_name))
     }
 
     pub(crate) fn server(&self, dns_name: &str) -> Issued {
         let mut params = CertificateParams::new([dns_name.to_owned()]).unwrap();
         params.insert_extended_key_usage(ExtendedKeyUsagePurpose::ServerAuth);
-        self.issue(params)
+        self.issue(&params)
     }
 
-    pub(crate) fn issue(&self, params: CertificateParams) -> Issued {
+    pub(crate) fn issue(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Issued {

@@ -200,9 +200,10 @@ impl Listener {
             () = activity.idle_for(self.limits.idle_timeout) => {},
         }
         begin_shutdown(connection.as_mut());
+        let farewell = FAREWELL.min(self.limits.idle_timeout);
         let forgotten = async {
-            sleep(FAREWELL).await;
-            activity.idle_for(FAREWELL).await;
+            sleep(farewell).await;
+            activity.idle_for(farewell).await;
         };
         tokio::select! {
             ended = connection.as_mut() => ended,

@@ -14,15 +14,17 @@ use rustls::{
     client::danger::HandshakeSignatureValid,
     crypto::{
         CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+        verify_tls13_signature_with_raw_key,
     },
     server::{
         ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::auth::DelegatedConfig;
 
@@ -163,10 +165,25 @@ impl ClientCertVerifier for AskForCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
+        let verified = verify_tls13_signature(message, cert, dss, &self.algorithms);
+        // Why: a certificate of X.509 version 1, as `openssl x509 -req` makes, cannot be parsed
+        // there; the handshake still only needs its key.
+        if let Err(rustls::Error::InvalidCertificate(_)) = &verified
+            && let Some(key) = public_key(cert)
+        {
+            return verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms);
+        }
+        verified
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
+}
+
+fn public_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(SubjectPublicKeyInfoDer::from(
+        certificate.public_key().raw.to_vec(),
+    ))
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::auth::{
-    config_map::Trust,
     test_pki::{Authority, client_params, clock, expired, front_proxy, request, trusting},
+    trust::Trust,
 };
 
 async fn authenticate(
@@ -117,7 +117,7 @@ async fn without_allowed_names_any_name_is_the_front_proxys() {
 async fn an_expired_certificate_and_one_for_servers_are_refused() {
     let ca = Authority::new("proxy-ca");
     let config = trusting(None, Some(&ca));
-    let old = ca.issue(expired(client_params("front-proxy-client")));
+    let old = ca.issue(&expired(client_params("front-proxy-client")));
     let for_servers = ca.server("front-proxy-client");
     for certificate in [old, for_servers] {
         let parts = request(Some(&certificate), &[("X-Remote-User", "admin")]);

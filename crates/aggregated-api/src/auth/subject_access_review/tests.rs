@@ -256,28 +256,6 @@ async fn an_api_server_that_is_silent_costs_ten_seconds_at_most() {
 }
 
 #[tokio::test]
-async fn what_is_remembered_stays_bounded() {
-    let (authorizer, calls, _) = authorizer(allows);
-    for index in 0..CAPACITY * 2 {
-        authorizer
-            .authorize(&bob(), &create_in(&index.to_string()))
-            .await
-            .unwrap();
-    }
-    assert!(
-        authorizer.cache.len() <= CAPACITY,
-        "{}",
-        authorizer.cache.len()
-    );
-    let asked = calls.count();
-    authorizer
-        .authorize(&bob(), &create_in(&(CAPACITY * 2 - 1).to_string()))
-        .await
-        .unwrap();
-    assert_eq!(calls.count(), asked, "the latest is still known");
-}
-
-#[tokio::test]
 async fn an_oversized_question_is_not_remembered() {
     let (authorizer, calls, _) = authorizer(allows);
     let attrs = get(&"x".repeat(MAX_REMEMBERED_LEN));

@@ -18,7 +18,7 @@ async fn the_subject_of_a_client_certificate_is_the_user() {
         DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]),
         "a-uid",
     );
-    let certificate = ca.issue(params);
+    let certificate = ca.issue(&params);
     let authenticator = ClientCertificate::new(trusting(Some(&ca), None));
     let user = authenticator
         .authenticate(&request(Some(&certificate), &[]))
