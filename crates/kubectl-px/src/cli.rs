@@ -1,0 +1,124 @@
+//! The command lines of the two plugins.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+
+use crate::create::CreateLease;
+use crate::failure::Failure;
+use crate::hold::Hold;
+use crate::terminal;
+
+/// Leases on crawling proxies.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-px", bin_name = "kubectl px", version)]
+struct Px {
+    #[command(subcommand)]
+    command: PxCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum PxCommand {
+    /// Use leases.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Print a completion script for both plugins, to be sourced by the shell.
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum LeaseCommand {
+    /// Run a command with a leased proxy.
+    #[command(long_about = None)]
+    Hold(Box<Hold>),
+}
+
+/// `kubectl create lease`.
+pub fn run_create_lease() -> ExitCode {
+    with_runtime(async || match parse::<CreateLease>() {
+        Ok(command) => Box::pin(command.run()).await,
+        Err(code) => code,
+    })
+}
+
+/// `kubectl px`.
+pub fn run_px() -> ExitCode {
+    with_runtime(async || match parse::<Px>() {
+        Ok(Px {
+            command: PxCommand::Lease(LeaseCommand::Hold(hold)),
+        }) => Box::pin(hold.run()).await,
+        Ok(Px {
+            command: PxCommand::Completion { shell },
+        }) => print_completion(shell),
+        Err(code) => code,
+    })
+}
+
+/// Usage errors end with status 1, as kubectl's do; clap would end with 2.
+fn parse<C: Parser>() -> Result<C, ExitCode> {
+    C::try_parse().map_err(|error| {
+        let failed = error.use_stderr();
+        match error.print() {
+            Ok(()) if !failed => ExitCode::SUCCESS,
+            Ok(()) | Err(_) => ExitCode::FAILURE,
+        }
+    })
+}
+
+fn print_completion(shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    for (mut command, name) in [
+        (Px::command(), "kubectl-px"),
+        (CreateLease::command(), "kubectl-create-lease"),
+    ] {
+        command = command.bin_name(name);
+        clap_complete::generate(shell, &mut command, name, &mut script);
+    }
+    match terminal::print(&String::from_utf8_lossy(&script)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::say(&Failure::Output(error).to_string());
+            ExitCode::FAILURE
+        },
+    }
+}
+
+fn with_runtime(main: impl AsyncFnOnce() -> ExitCode) -> ExitCode {
+    runtime_kit::tls::install_default_provider();
+    match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime.block_on(main()),
+        Err(source) => {
+            let failure = Failure::System {
+                action: "cannot start",
+                source,
+            };
+            terminal::say(&failure.to_string());
+            ExitCode::FAILURE
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_command_lines_are_consistent() {
+        Px::command().debug_assert();
+        CreateLease::command().debug_assert();
+    }
+
+    #[test]
+    fn hold_needs_a_command_after_the_dashes() {
+        let parse = |args: &[&str]| Px::try_parse_from([&["x", "lease", "hold"], args].concat());
+        assert!(parse(&["--pool", "eu"]).is_err());
+        assert!(parse(&["shop-0", "--pool", "eu", "--", "curl", "--pool", "x"]).is_ok());
+    }
+}

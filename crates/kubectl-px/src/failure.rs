@@ -1,0 +1,145 @@
+//! What can go wrong in either plugin, in the words kubectl uses for it.
+
+use kube::core::Status;
+use runtime_kit::chain;
+
+/// Why a command ends with status 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Flags that contradict each other or the object.
+    #[error("error: {0}")]
+    Usage(String),
+    /// The kubeconfig or the flags about the cluster.
+    #[error("error: {0}")]
+    Configure(#[source] crate::kube_flags::Error),
+    /// The API server refused, or cannot be reached.
+    #[error("{}", describe_request(.0))]
+    Request(#[source] kube::Error),
+    /// `--request-timeout` is over.
+    #[error("error: the server did not answer within {0}s (--request-timeout)")]
+    TimedOut(u64),
+    /// No proxy was free within `--wait`, or the lease ended while waiting.
+    #[error("error: lease {name} got no proxy: {reason}")]
+    NotBound {
+        /// Name of the lease.
+        name: String,
+        /// What the server says about it.
+        reason: String,
+    },
+    /// The answer is not a lease that can be used.
+    #[error("error: the server's answer for lease {name} has {lacks}")]
+    Unusable {
+        /// Name of the lease.
+        name: String,
+        /// What is wrong with it.
+        lacks: &'static str,
+    },
+    /// Standard output.
+    #[error("error: cannot write the output: {0}")]
+    Output(#[source] std::io::Error),
+    /// Signal handlers, or the process of the command.
+    #[error("error: {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn describe_request(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return describe_status(status);
+    }
+    if was_refused(error) {
+        return "The connection to the server was refused - did you specify the right host or port?"
+            .to_owned();
+    }
+    format!("Unable to connect to the server: {}", chain(error))
+}
+
+/// Whether nothing listens where the API server should be; the request did not arrive.
+pub(crate) fn was_refused(error: &kube::Error) -> bool {
+    std::iter::successors(std::error::Error::source(error), |error| error.source())
+        .filter_map(|source| source.downcast_ref::<std::io::Error>())
+        .any(|source| source.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+fn describe_status(status: &Status) -> String {
+    let details = status.details.as_ref();
+    match (status.reason.as_str(), details) {
+        ("Unauthorized", _) => {
+            "error: You must be logged in to the server (Unauthorized)".to_owned()
+        },
+        ("Invalid", Some(details)) if !details.causes.is_empty() => {
+            let causes: Vec<_> = details
+                .causes
+                .iter()
+                .map(|cause| match cause.field.as_str() {
+                    "" => cause.message.clone(),
+                    field => format!("{field}: {}", cause.message),
+                })
+                .collect();
+            let head = format!("The {} {:?} is invalid:", details.kind, details.name);
+            match causes.as_slice() {
+                [cause] => format!("{head} {cause}"),
+                causes => format!("{head} \n* {}", causes.join("\n* ")),
+            }
+        },
+        ("", _) => format!("Error from server: {}", status.message),
+        (reason, _) => format!("Error from server ({reason}): {}", status.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(status: serde_json::Value) -> String {
+        let status: Status = serde_json::from_value(status).expect("a status");
+        Failure::Request(kube::Error::Api(status.boxed())).to_string()
+    }
+
+    #[test]
+    fn a_denial_is_shown_with_its_reason_and_the_counts_in_the_message() {
+        let text = shown(json!({"code": 409, "reason": "NoProxyAvailable",
+            "message": "no proxy available in pool crawlers/eu: 2 of 3 AtCapacity, 1 Unhealthy"}));
+        assert_eq!(
+            text,
+            "Error from server (NoProxyAvailable): \
+             no proxy available in pool crawlers/eu: 2 of 3 AtCapacity, 1 Unhealthy"
+        );
+    }
+
+    #[test]
+    fn invalid_fields_are_listed_as_kubectl_does() {
+        let cause = |field: &str, message: &str| json!({"field": field, "message": message});
+        let one = cause("spec.target", "Invalid value: \"a b\"");
+        let two = cause("spec.ttlSeconds", "must be at least 10");
+        let status = |causes: &[&serde_json::Value]| {
+            json!({"code": 422, "reason": "Invalid", "message": "m",
+                "details": {"kind": "ProxyLease", "name": "a", "causes": causes}})
+        };
+        assert_eq!(
+            shown(status(&[&one])),
+            "The ProxyLease \"a\" is invalid: spec.target: Invalid value: \"a b\""
+        );
+        assert_eq!(
+            shown(status(&[&one, &two])),
+            "The ProxyLease \"a\" is invalid: \n* spec.target: Invalid value: \"a b\"\n\
+             * spec.ttlSeconds: must be at least 10"
+        );
+    }
+
+    #[test]
+    fn rejected_credentials_are_told_as_kubectl_does() {
+        let text = shown(json!({"code": 401, "reason": "Unauthorized", "message": "Unauthorized"}));
+        assert_eq!(
+            text,
+            "error: You must be logged in to the server (Unauthorized)"
+        );
+    }
+}
