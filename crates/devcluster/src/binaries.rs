@@ -106,6 +106,20 @@ impl Binary {
     }
 }
 
+impl std::str::FromStr for Binary {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|binary| binary.name() == name)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name).join(", ");
+                format!("there are {names}")
+            })
+    }
+}
+
 /// Where the binaries are that were asked for.
 #[derive(Debug, Clone)]
 pub struct Binaries {
@@ -147,15 +161,26 @@ impl Binaries {
             return Ok(Self { paths });
         }
         let cache = cache()?;
+        let mut places = Vec::new();
         for module in [&KUBERNETES, &KWOK] {
-            let of_module: Vec<Binary> = to_find
-                .iter()
-                .copied()
-                .filter(|binary| std::ptr::eq(binary.module(), module))
-                .collect();
+            let of_module = |binary: &Binary| std::ptr::eq(binary.module(), module);
+            let of_module: Vec<Binary> = to_find.iter().copied().filter(of_module).collect();
             if !of_module.is_empty() {
-                paths.extend(ensure_module(module, &of_module, &cache)?);
+                places.push(Place::find(module, of_module, &cache)?);
             }
+        }
+        let mut progress = Progress {
+            done: 0,
+            total: places.iter().map(|place| place.missing().len()).sum(),
+        };
+        for place in places {
+            place.build_missing(&mut progress)?;
+            paths.extend(
+                place
+                    .wanted
+                    .iter()
+                    .map(|&binary| (binary, place.path(binary))),
+            );
         }
         Ok(Self { paths })
     }
@@ -173,43 +198,73 @@ impl Binaries {
     }
 }
 
-fn ensure_module(
-    module: &Module,
-    wanted: &[Binary],
-    cache: &Path,
-) -> Result<BTreeMap<Binary, PathBuf>> {
-    let sources = write_sources(module, cache)?;
-    let go_version = go_version(&sources, wanted)?;
-    let folder = cache.join("bin").join(key(module, &go_version));
-    create_folder(&folder)?;
-    let found = |binary: &Binary| folder.join(binary.name()).is_file();
-    if !wanted.iter().all(found) {
-        let lock_path = folder.join(".lock");
-        let lock = File::create(&lock_path).map_err(Error::file("create", &lock_path))?;
-        if lock.try_lock().is_err() {
-            progress("another process is building the control plane; waiting for it");
-            lock.lock().map_err(Error::file("lock", &lock_path))?;
-        }
-        let missing: Vec<Binary> = wanted
+/// Where the binaries of one module are kept, and what is wanted of them.
+struct Place {
+    module: &'static Module,
+    wanted: Vec<Binary>,
+    sources: PathBuf,
+    go_version: String,
+    folder: PathBuf,
+}
+
+/// How many binaries have to be built.
+struct Progress {
+    done: usize,
+    total: usize,
+}
+
+impl Place {
+    fn find(module: &'static Module, wanted: Vec<Binary>, cache: &Path) -> Result<Self> {
+        let sources = write_sources(module, cache)?;
+        let go_version = go_version(&sources, &wanted)?;
+        let folder = cache.join("bin").join(key(module, &go_version));
+        create_folder(&folder)?;
+        Ok(Self {
+            module,
+            wanted,
+            sources,
+            go_version,
+            folder,
+        })
+    }
+
+    fn path(&self, binary: Binary) -> PathBuf {
+        self.folder.join(binary.name())
+    }
+
+    fn missing(&self) -> Vec<Binary> {
+        self.wanted
             .iter()
             .copied()
-            .filter(|binary| !found(binary))
-            .collect();
-        for (index, binary) in missing.iter().enumerate() {
-            progress(&format!(
-                "[{}/{}] building {} with {go_version} (first use only; kept in {})",
-                index + 1,
-                missing.len(),
-                binary.name(),
-                folder.display()
-            ));
-            build(*binary, module, &sources, &folder)?;
-        }
+            .filter(|&binary| !self.path(binary).is_file())
+            .collect()
     }
-    Ok(wanted
-        .iter()
-        .map(|binary| (*binary, folder.join(binary.name())))
-        .collect())
+
+    fn build_missing(&self, progress: &mut Progress) -> Result<()> {
+        if self.missing().is_empty() {
+            return Ok(());
+        }
+        let lock_path = self.folder.join(".lock");
+        let lock = File::create(&lock_path).map_err(Error::file("create", &lock_path))?;
+        if lock.try_lock().is_err() {
+            say("another process is building the control plane; waiting for it");
+            lock.lock().map_err(Error::file("lock", &lock_path))?;
+        }
+        // Asked again: whoever held the lock may have built them.
+        for binary in self.missing() {
+            progress.done += 1;
+            say(&format!(
+                "[{}/{}] building {} with {} (first use only; kept in {})",
+                progress.done,
+                progress.total,
+                binary.name(),
+                self.go_version,
+                self.folder.display()
+            ));
+            build(binary, self.module, &self.sources, &self.folder)?;
+        }
+        Ok(())
+    }
 }
 
 fn key(module: &Module, go_version: &str) -> String {
@@ -329,7 +384,7 @@ fn build(binary: Binary, module: &Module, sources: &Path, folder: &Path) -> Resu
         while finished.recv_timeout(PROGRESS_EVERY)
             == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
         {
-            progress(&format!(
+            say(&format!(
                 "      still building {}, {} s",
                 binary.name(),
                 started.elapsed().as_secs()
@@ -367,7 +422,7 @@ fn build(binary: Binary, module: &Module, sources: &Path, folder: &Path) -> Resu
     }
     let path = folder.join(binary.name());
     fs::rename(&built, &path).map_err(Error::file("write", &path))?;
-    progress(&format!(
+    say(&format!(
         "      built {} in {} s",
         binary.name(),
         started.elapsed().as_secs()
@@ -401,7 +456,7 @@ fn now() -> std::time::Instant {
     clippy::print_stderr,
     reason = "a build of minutes has to show that it lives"
 )]
-fn progress(line: &str) {
+fn say(line: &str) {
     eprintln!("devcluster: {line}");
 }
 

@@ -71,6 +71,8 @@ pub(crate) async fn run(dir: &Path, kwok: bool) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     remove_if_there(&files.pids())?;
+    // Why: a folder inside a checkout must not be committed with its keys.
+    fs::write(files.dir.join(".gitignore"), "*\n").context("cannot write .gitignore")?;
     fs::write(files.pid(), std::process::id().to_string()).context("cannot write the pid file")?;
     let mut options = Options::default().dir(&files.dir);
     if kwok {

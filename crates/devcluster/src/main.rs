@@ -53,7 +53,10 @@ enum Action {
         component: Option<String>,
     },
     /// Only build what is missing, and print where each binary is
-    Build,
+    Build {
+        /// These only, such as kubectl; all when none is named
+        binaries: Vec<Binary>,
+    },
 }
 
 #[tokio::main]
@@ -72,7 +75,7 @@ async fn main() -> ExitCode {
         Action::Down { purge } => daemon::down(&args.dir, purge).await,
         Action::Kubeconfig => daemon::print_kubeconfig(&args.dir),
         Action::Logs { component } => daemon::print_logs(&args.dir, component.as_deref()),
-        Action::Build => build(),
+        Action::Build { binaries } => build(&binaries),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,8 +87,13 @@ async fn main() -> ExitCode {
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn build() -> anyhow::Result<()> {
-    for (_, path) in Binaries::ensure(&Binary::ALL)?.iter() {
+fn build(binaries: &[Binary]) -> anyhow::Result<()> {
+    let wanted = if binaries.is_empty() {
+        &Binary::ALL
+    } else {
+        binaries
+    };
+    for (_, path) in Binaries::ensure(wanted)?.iter() {
         println!("{}", path.display());
     }
     Ok(())

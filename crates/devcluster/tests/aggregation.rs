@@ -48,7 +48,7 @@ async fn an_aggregated_api_becomes_available_and_is_told_who_asks() {
         "create",
         "clusterrole",
         "whoami",
-        "--verb=get",
+        "--verb=list",
         "--resource=whoami.stub.example.com",
     ];
     let binding = [
@@ -83,7 +83,7 @@ async fn an_api_that_nobody_serves_is_reported_with_the_reason_of_the_aggregator
         .await
         .unwrap();
     let failed = cluster
-        .wait_apiservice_available("nobody.example.com", "v1")
+        .wait_apiservice_available_within("nobody.example.com", "v1", Duration::from_secs(5))
         .await;
     let message = failed.unwrap_err().to_string();
     assert!(message.contains("connection refused"), "{message}");

@@ -65,7 +65,7 @@ fn answer(group: &str, version: &str, request: &Request<Incoming>) -> Response<F
             "apiVersion": "v1",
             "groupVersion": group_version,
             "resources": [{
-                "name": "whoami", "singularName": "whoami", "namespaced": false, "kind": "WhoAmI", "verbs": ["get"],
+                "name": "whoami", "singularName": "whoami", "namespaced": false, "kind": "WhoAmI", "verbs": ["list"],
             }],
         })
     };
