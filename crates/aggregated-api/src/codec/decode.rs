@@ -36,7 +36,11 @@ pub enum Format {
 /// 400 with the parser's position when the text is not one well-formed document.
 pub fn decode(body: &[u8], format: Format) -> Result<Decoded, ApiError> {
     let mut duplicates = Vec::new();
-    let seed = Seed { path: String::new(), duplicates: &mut duplicates, depth: 0 };
+    let seed = Seed {
+        path: String::new(),
+        duplicates: &mut duplicates,
+        depth: 0,
+    };
     let value = match format {
         Format::Json => {
             let mut reader = serde_json::Deserializer::from_slice(body);
@@ -111,7 +115,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(A::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(A::Error::custom(format!(
+                "nested deeper than {MAX_DEPTH} levels"
+            )));
         }
         let mut items = Vec::new();
         loop {
@@ -129,17 +135,25 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(A::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(A::Error::custom(format!(
+                "nested deeper than {MAX_DEPTH} levels"
+            )));
         }
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            let path =
-                if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            let path = if self.path.is_empty() {
+                key.clone()
+            } else {
+                format!("{}.{key}", self.path)
+            };
             if object.contains_key(&key) && !self.duplicates.contains(&path) {
                 self.duplicates.push(path.clone());
             }
-            let seed =
-                Seed { path, duplicates: &mut *self.duplicates, depth: self.depth + 1 };
+            let seed = Seed {
+                path,
+                duplicates: &mut *self.duplicates,
+                depth: self.depth + 1,
+            };
             let value = map.next_value_seed(seed)?;
             object.insert(key, value);
         }
@@ -153,8 +167,11 @@ mod tests {
 
     #[test]
     fn the_last_of_duplicate_keys_wins_and_its_path_is_reported() {
-        let decoded =
-            decode(br#"{"spec":{"a":1,"b":[{"c":1,"c":2}],"a":2}}"#, Format::Json).unwrap();
+        let decoded = decode(
+            br#"{"spec":{"a":1,"b":[{"c":1,"c":2}],"a":2}}"#,
+            Format::Json,
+        )
+        .unwrap();
         assert_eq!(decoded.value["spec"]["a"], 2);
         assert_eq!(decoded.duplicates, ["spec.b[0].c", "spec.a"]);
     }
@@ -174,6 +191,9 @@ mod tests {
     #[test]
     fn yaml_reads_as_the_same_value() {
         let decoded = decode(b"spec:\n  a: 1\n  b: [x]\n", Format::Yaml).unwrap();
-        assert_eq!(decoded.value, serde_json::json!({"spec": {"a": 1, "b": ["x"]}}));
+        assert_eq!(
+            decoded.value,
+            serde_json::json!({"spec": {"a": 1, "b": ["x"]}})
+        );
     }
 }

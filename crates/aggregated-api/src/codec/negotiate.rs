@@ -52,7 +52,10 @@ struct Clause<'a> {
 
 impl Clause<'_> {
     fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().find(|(k, _)| *k == name).map(|(_, v)| v.as_ref())
+        self.parameters
+            .iter()
+            .find(|(k, _)| *k == name)
+            .map(|(_, v)| v.as_ref())
     }
 }
 
@@ -73,7 +76,11 @@ fn clauses(accept: &str) -> Vec<Clause<'_>> {
                 .find(|(k, _)| *k == "q")
                 .and_then(|(_, v)| v.parse().ok())
                 .unwrap_or(1.0);
-            Clause { media, quality, parameters }
+            Clause {
+                media,
+                quality,
+                parameters,
+            }
         })
         .collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
@@ -82,7 +89,11 @@ fn clauses(accept: &str) -> Vec<Clause<'_>> {
 
 /// All `Accept` header lines as one.
 pub fn accept_header(headers: &HeaderMap) -> String {
-    let lines: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    let lines: Vec<_> = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .collect();
     lines.join(",")
 }
 
@@ -97,13 +108,22 @@ pub fn negotiate(
 ) -> Result<Representation, ApiError> {
     let pretty = match pretty {
         Some(text) => text != "false" && text != "0",
-        None => headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).is_some_and(|agent| {
-            ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| agent.starts_with(p))
-        }),
+        None => headers
+            .get(USER_AGENT)
+            .and_then(|v| v.to_str().ok())
+            .is_some_and(|agent| {
+                ["curl", "Wget", "Mozilla/5.0"]
+                    .iter()
+                    .any(|p| agent.starts_with(p))
+            }),
     };
     let accept = accept_header(headers);
     if accept.is_empty() {
-        return Ok(Representation { format: Format::Json, view: View::Whole, pretty });
+        return Ok(Representation {
+            format: Format::Json,
+            view: View::Whole,
+            pretty,
+        });
     }
     for clause in clauses(&accept) {
         let format = match clause.media {
@@ -112,7 +132,11 @@ pub fn negotiate(
             _ => continue,
         };
         if let Some(view) = view_of(&clause, answer) {
-            return Ok(Representation { format, view, pretty });
+            return Ok(Representation {
+                format,
+                view,
+                pretty,
+            });
         }
     }
     let accepted = if answer == Answer::Watch {
@@ -126,7 +150,9 @@ pub fn negotiate(
 }
 
 fn view_of(clause: &Clause<'_>, answer: Answer) -> Option<View> {
-    let Some(kind) = clause.parameter("as") else { return Some(View::Whole) };
+    let Some(kind) = clause.parameter("as") else {
+        return Some(View::Whole);
+    };
     if clause.parameter("g") != Some("meta.k8s.io")
         || !matches!(clause.parameter("v"), Some("v1" | "v1beta1"))
     {
@@ -146,8 +172,14 @@ pub fn wants_aggregated_discovery(headers: &HeaderMap) -> bool {
         if clause.media != "application/json" {
             continue;
         }
-        match (clause.parameter("g"), clause.parameter("v"), clause.parameter("as")) {
-            (Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")) => return true,
+        match (
+            clause.parameter("g"),
+            clause.parameter("v"),
+            clause.parameter("as"),
+        ) {
+            (Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")) => {
+                return true;
+            },
             (None, None, None) => return false,
             _ => {},
         }
@@ -174,7 +206,10 @@ pub fn body_format(headers: &HeaderMap) -> Result<Format, ApiError> {
     match content_type(headers).as_str() {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
-        _ => Err(ApiError::unsupported_media_type(&["application/json", "application/yaml"])),
+        _ => Err(ApiError::unsupported_media_type(&[
+            "application/json",
+            "application/yaml",
+        ])),
     }
 }
 
@@ -184,7 +219,10 @@ mod tests {
 
     fn choose(accept: &str, answer: Answer) -> Result<(Format, View), u16> {
         let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, accept.parse().unwrap());
+        headers.insert(
+            ACCEPT,
+            http::HeaderValue::from_str(accept).expect("a header"),
+        );
         negotiate(&headers, None, answer)
             .map(|r| (r.format, r.view))
             .map_err(|e| e.code().as_u16())
@@ -197,16 +235,32 @@ mod tests {
         let gc = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         for (accept, answer, expected) in [
             ("*/*", Answer::List, Ok((Json, View::Whole))),
-            ("application/vnd.kubernetes.protobuf,application/json", Answer::Object, Ok((Json, View::Whole))),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                Answer::Object,
+                Ok((Json, View::Whole)),
+            ),
             ("application/yaml", Answer::Object, Ok((Yaml, View::Whole))),
             (table, Answer::List, Ok((Json, View::Table))),
             (table, Answer::Watch, Ok((Json, View::Table))),
             (gc, Answer::List, Ok((Json, View::Metadata))),
-            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Answer::List, Err(406)),
-            ("application/json;as=Foo;g=x;v=y,application/json", Answer::Object, Ok((Json, View::Whole))),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Answer::List,
+                Err(406),
+            ),
+            (
+                "application/json;as=Foo;g=x;v=y,application/json",
+                Answer::Object,
+                Ok((Json, View::Whole)),
+            ),
             ("text/html", Answer::Object, Err(406)),
             ("application/yaml", Answer::Watch, Err(406)),
-            ("application/yaml;q=0.5, application/json", Answer::Object, Ok((Json, View::Whole))),
+            (
+                "application/yaml;q=0.5, application/json",
+                Answer::Object,
+                Ok((Json, View::Whole)),
+            ),
         ] {
             assert_eq!(choose(accept, answer), expected, "{accept}");
         }
@@ -215,9 +269,18 @@ mod tests {
     #[test]
     fn aggregated_discovery_is_served_only_to_those_who_ask_for_v2() {
         for (accept, expected) in [
-            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json", true),
-            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer", true),
-            ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", false),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json",
+                true,
+            ),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer",
+                true,
+            ),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+                false,
+            ),
             ("application/json", false),
         ] {
             let mut headers = HeaderMap::new();

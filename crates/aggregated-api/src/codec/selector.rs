@@ -40,7 +40,10 @@ impl LabelSelector {
             ApiError::bad_request(format!("unable to parse requirement: {why} in {text:?}"))
         };
         let tokens = tokens(text).map_err(|why| refuse(&why))?;
-        let mut parser = Parser { tokens: &tokens, at: 0 };
+        let mut parser = Parser {
+            tokens: &tokens,
+            at: 0,
+        };
         let mut requirements = Vec::new();
         while !parser.done() {
             requirements.push(parser.requirement().map_err(|why| refuse(&why))?);
@@ -96,7 +99,10 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
                 .find(|c: char| c.is_whitespace() || "=!,()<>".contains(c))
                 .unwrap_or(rest.len());
             let word = &rest[..end];
-            if !word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) {
+            if !word
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+            {
                 return Err(format!("unexpected character {first:?}"));
             }
             found.push(Token::Word(word.to_owned()));
@@ -138,7 +144,10 @@ impl Parser<'_> {
     fn requirement(&mut self) -> Result<Requirement, String> {
         if self.eat("!") {
             let key = self.key()?;
-            return Ok(Requirement { key, operator: Operator::Absent });
+            return Ok(Requirement {
+                key,
+                operator: Operator::Absent,
+            });
         }
         let key = self.key()?;
         let operator = if self.eat("==") || self.eat("=") {
@@ -169,7 +178,8 @@ impl Parser<'_> {
 
     fn bound(&mut self) -> Result<i64, String> {
         let word = self.word().unwrap_or_default();
-        word.parse().map_err(|_| format!("{word:?} is not an integer"))
+        word.parse()
+            .map_err(|_| format!("{word:?} is not an integer"))
     }
 
     fn set(&mut self) -> Result<Vec<String>, String> {
@@ -222,7 +232,9 @@ impl FieldSelector {
                 "metadata.name" => Field::Name,
                 "metadata.namespace" => Field::Namespace,
                 other => {
-                    return Err(ApiError::bad_request(format!("field label not supported: {other}")));
+                    return Err(ApiError::bad_request(format!(
+                        "field label not supported: {other}"
+                    )));
                 },
             };
             terms.push((field, equal, value.to_owned()));
@@ -291,13 +303,28 @@ mod tests {
             ("example.com/a=b,c", "example.com/a=b,c=", true),
         ] {
             let parsed = LabelSelector::parse(selector).unwrap();
-            assert_eq!(parsed.matches(&labels(object)), expected, "{selector} on {object}");
+            assert_eq!(
+                parsed.matches(&labels(object)),
+                expected,
+                "{selector} on {object}"
+            );
         }
     }
 
     #[test]
     fn malformed_label_selectors_are_refused() {
-        for bad in ["a b", "a in x", "a in (x", "=x", ",", "a,", "a>x", "%", "a in (x))", "-a=1"] {
+        for bad in [
+            "a b",
+            "a in x",
+            "a in (x",
+            "=x",
+            ",",
+            "a,",
+            "a>x",
+            "%",
+            "a in (x))",
+            "-a=1",
+        ] {
             let error = LabelSelector::parse(bad).expect_err(bad);
             assert_eq!(error.code(), 400, "{bad}");
         }

@@ -25,7 +25,10 @@ struct Document {
 impl Document {
     fn new(value: &Value) -> Self {
         let body = Bytes::from(value.to_string());
-        Self { etag: etag(&body), body }
+        Self {
+            etag: etag(&body),
+            body,
+        }
     }
 }
 
@@ -57,7 +60,14 @@ impl Documents {
             openapi_v3.insert(format!("/openapi/v3/{path}"), document);
         }
         let mut paths: Vec<_> = plain.keys().chain(openapi_v3.keys()).cloned().collect();
-        let fixed = ["/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
+        let fixed = [
+            "/healthz",
+            "/livez",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+            "/version",
+        ];
         paths.extend(fixed.map(ToOwned::to_owned));
         paths.sort();
         Self {
@@ -86,47 +96,26 @@ impl Documents {
             return value(StatusCode::OK, document, representation);
         }
         match path {
-            "/openapi/v2" => self.openapi(&self.openapi_v2, headers, false),
-            "/openapi/v3" => Ok(json_bytes(StatusCode::OK, self.openapi_v3_index.to_string().into())),
-            _ => match self.openapi_v3.get(path) {
-                Some(document) => {
-                    let hash = query.get("hash");
-                    if hash.is_some_and(|hash| hash != document.etag) {
-                        return Ok(redirect(path, &document.etag));
-                    }
-                    self.openapi(document, headers, hash.is_some())
-                },
-                None => {
+            "/openapi/v2" => openapi_document(&self.openapi_v2, headers, false),
+            "/openapi/v3" => Ok(json_bytes(
+                StatusCode::OK,
+                self.openapi_v3_index.to_string().into(),
+            )),
+            _ => {
+                let Some(document) = self.openapi_v3.get(path) else {
                     let body = json!({"paths": self.paths}).to_string();
-                    Ok(json_bytes(StatusCode::NOT_FOUND, body.into()))
-                },
+                    return Ok(json_bytes(StatusCode::NOT_FOUND, body.into()));
+                };
+                let hash = query.get("hash");
+                if hash.is_some_and(|hash| hash != document.etag) {
+                    return Ok(redirect(path, &document.etag));
+                }
+                openapi_document(document, headers, hash.is_some())
             },
         }
     }
 
-    #[expect(clippy::unused_self, reason = "reads as what it is at its callers")]
-    fn openapi(&self, document: &Document, headers: &HeaderMap, immutable: bool) -> Answer {
-        let accept = negotiate::accept_header(headers);
-        let json = accept.is_empty()
-            || accept.split(',').any(|clause| {
-                let media = clause.split(';').next().unwrap_or_default().trim();
-                matches!(media, "application/json" | "*/*" | "application/*")
-            });
-        if !json {
-            return Err(ApiError::not_acceptable(
-                "only the following media types are accepted: application/json",
-            ));
-        }
-        let mut response = tagged(document, headers);
-        if immutable {
-            response
-                .headers_mut()
-                .insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-        }
-        Ok(response)
-    }
-
-    pub(crate) fn version(&self) -> Response<Body> {
+    pub(crate) fn version() -> Response<Body> {
         let package = env!("CARGO_PKG_VERSION");
         let mut parts = package.split('.');
         let body = json!({
@@ -134,6 +123,27 @@ impl Documents {
         });
         json_bytes(StatusCode::OK, body.to_string().into())
     }
+}
+
+fn openapi_document(document: &Document, headers: &HeaderMap, immutable: bool) -> Answer {
+    let accept = negotiate::accept_header(headers);
+    let json = accept.is_empty()
+        || accept.split(',').any(|clause| {
+            let media = clause.split(';').next().unwrap_or_default().trim();
+            matches!(media, "application/json" | "*/*" | "application/*")
+        });
+    if !json {
+        return Err(ApiError::not_acceptable(
+            "only the following media types are accepted: application/json",
+        ));
+    }
+    let mut response = tagged(document, headers);
+    if immutable {
+        response
+            .headers_mut()
+            .insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    }
+    Ok(response)
 }
 
 fn tagged(document: &Document, headers: &HeaderMap) -> Response<Body> {
@@ -161,7 +171,9 @@ fn redirect(path: &str, etag: &str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
     if let Ok(location) = HeaderValue::from_str(&format!("{path}?hash={etag}")) {
-        response.headers_mut().insert(http::header::LOCATION, location);
+        response
+            .headers_mut()
+            .insert(http::header::LOCATION, location);
     }
     response
 }

@@ -9,5 +9,8 @@ pub mod status;
 
 /// Patch formats that are implemented, and therefore declared in OpenAPI and in 415 answers.
 pub(crate) fn patch_types() -> &'static [&'static str] {
-    &["application/json-patch+json", "application/merge-patch+json"]
+    &[
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ]
 }

@@ -14,7 +14,7 @@ use crate::store::Revision;
 /// Group of the options kinds in errors.
 const META_GROUP: &str = "meta.k8s.io";
 /// Longest time a request other than a watch may take.
-const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A decoded query string.
 #[derive(Clone, Debug, Default)]
@@ -23,12 +23,19 @@ pub struct Query(Vec<(String, String)>);
 impl Query {
     /// Decodes a query string.
     pub fn parse(text: &str) -> Self {
-        Self(url::form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+        Self(
+            url::form_urlencoded::parse(text.as_bytes())
+                .into_owned()
+                .collect(),
+        )
     }
 
     /// The first value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+        self.0
+            .iter()
+            .find(|(k, _)| k == name)
+            .map(|(_, v)| v.as_str())
     }
 
     fn set(&self, name: &str) -> Option<&str> {
@@ -41,10 +48,14 @@ impl Query {
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(text) = self.set(name) else { return Ok(None) };
-        text.parse::<i64>().map(|n| u64::try_from(n).ok()).map_err(|e| {
-            ApiError::bad_request(format!("parameter {name}: {text:?} is not an integer: {e}"))
-        })
+        let Some(text) = self.set(name) else {
+            return Ok(None);
+        };
+        text.parse::<i64>()
+            .map(|n| u64::try_from(n).ok())
+            .map_err(|e| {
+                ApiError::bad_request(format!("parameter {name}: {text:?} is not an integer: {e}"))
+            })
     }
 
     /// The time the client allows for the request.
@@ -52,7 +63,9 @@ impl Query {
     /// # Errors
     /// 400 when `timeout` is no duration.
     pub fn timeout(&self) -> Result<Duration, ApiError> {
-        let Some(text) = self.set("timeout") else { return Ok(MAX_TIMEOUT) };
+        let Some(text) = self.set("timeout") else {
+            return Ok(MAX_TIMEOUT);
+        };
         match go_duration(text) {
             Some(Duration::ZERO) => Ok(MAX_TIMEOUT),
             Some(duration) => Ok(duration.min(MAX_TIMEOUT)),
@@ -74,7 +87,9 @@ fn go_duration(text: &str) -> Option<Duration> {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
         let number: f64 = number.parse().ok()?;
-        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         total += number
             * match unit {
@@ -117,7 +132,11 @@ pub struct Continue {
 impl Continue {
     /// A token for the page that starts at `start` in the state at `rv`.
     pub fn new(rv: i64, start: String) -> Self {
-        Self { v: "meta.k8s.io/v1".to_owned(), rv, start }
+        Self {
+            v: "meta.k8s.io/v1".to_owned(),
+            rv,
+            start,
+        }
     }
 
     /// The opaque text.
@@ -127,7 +146,9 @@ impl Continue {
 
     fn decode(text: &str) -> Result<Self, ApiError> {
         let refuse = |why: &str| {
-            ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+            ApiError::bad_request(format!(
+                "invalid continue token: continue key is not valid: {why}"
+            ))
         };
         let bytes = URL_SAFE_NO_PAD
             .decode(text.trim_end_matches('='))
@@ -173,7 +194,9 @@ impl ListOptions {
     /// # Errors
     /// 400 or 422, as `k8s.io/apimachinery` answers.
     pub fn parse(query: &Query, watch: bool) -> Result<Self, ApiError> {
-        let send_initial_events = query.set("sendInitialEvents").map(|v| !matches!(v, "false" | "0"));
+        let send_initial_events = query
+            .set("sendInitialEvents")
+            .map(|v| !matches!(v, "false" | "0"));
         let rv = query.get("resourceVersion").unwrap_or_default();
         let rv_match = query.get("resourceVersionMatch").unwrap_or_default();
         let token = query.set("continue");
@@ -205,7 +228,10 @@ impl ListOptions {
             continue_from,
             bookmarks: query.flag("allowWatchBookmarks"),
             send_initial_events,
-            watch_timeout: query.number("timeoutSeconds")?.filter(|n| *n > 0).map(Duration::from_secs),
+            watch_timeout: query
+                .number("timeoutSeconds")?
+                .filter(|n| *n > 0)
+                .map(Duration::from_secs),
         })
     }
 
@@ -233,7 +259,10 @@ impl ListOptions {
             return errors;
         }
         if send_initial_events.is_some() {
-            forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+            forbid(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for list",
+            );
         }
         if rv_match.is_empty() {
             return errors;
@@ -325,10 +354,17 @@ impl WriteOptions {
             errors.push(FieldError::too_long("fieldManager", 128, "bytes"));
         }
         if manager.chars().any(char::is_control) {
-            errors.push(FieldError::invalid("fieldManager", &manager, "should only contain printable characters"));
+            errors.push(FieldError::invalid(
+                "fieldManager",
+                &manager,
+                "should only contain printable characters",
+            ));
         }
         if kind == "PatchOptions" && query.set("force").is_some() {
-            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+            errors.push(FieldError::forbidden(
+                "force",
+                "may not be specified for non-apply patch",
+            ));
         }
         let field_validation = match query.get("fieldValidation").unwrap_or_default() {
             "" | "Warn" => FieldValidation::Warn,
@@ -336,12 +372,19 @@ impl WriteOptions {
             "Strict" => FieldValidation::Strict,
             other => {
                 let supported = ["Ignore", "Strict", "Warn"].map(str::to_owned);
-                errors.push(FieldError::not_supported("fieldValidation", &other, &supported));
+                errors.push(FieldError::not_supported(
+                    "fieldValidation",
+                    &other,
+                    &supported,
+                ));
                 FieldValidation::Warn
             },
         };
         if errors.is_empty() {
-            Ok(Self { dry_run, field_validation })
+            Ok(Self {
+                dry_run,
+                field_validation,
+            })
         } else {
             Err(ApiError::invalid(META_GROUP, kind, "", &errors))
         }
@@ -353,7 +396,11 @@ fn dry_run(value: Option<&str>, errors: &mut Vec<FieldError>) -> bool {
         None => false,
         Some("All") => true,
         Some(other) => {
-            errors.push(FieldError::not_supported("dryRun", &[other], &["All".to_owned()]));
+            errors.push(FieldError::not_supported(
+                "dryRun",
+                &[other],
+                &["All".to_owned()],
+            ));
             false
         },
     }
@@ -412,12 +459,18 @@ impl DeleteOptions {
             })?,
             None => RawDeleteOptions {
                 propagation_policy: query.set("propagationPolicy").map(ToOwned::to_owned),
-                orphan_dependents: query.set("orphanDependents").map(|_| query.flag("orphanDependents")),
+                orphan_dependents: query
+                    .set("orphanDependents")
+                    .map(|_| query.flag("orphanDependents")),
                 dry_run: query.set("dryRun").map(|v| vec![v.to_owned()]),
                 ..RawDeleteOptions::default()
             },
         };
-        if raw.kind.as_deref().is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions") {
+        if raw
+            .kind
+            .as_deref()
+            .is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions")
+        {
             return Err(ApiError::bad_request(format!(
                 "the body must be DeleteOptions, not {}",
                 raw.kind.unwrap_or_default()
@@ -444,7 +497,11 @@ impl DeleteOptions {
             (Some("Foreground"), _) => Some(Propagation::Foreground),
             (Some(other), _) => {
                 let supported = ["Background", "Foreground", "Orphan"].map(str::to_owned);
-                errors.push(FieldError::not_supported("propagationPolicy", &other, &supported));
+                errors.push(FieldError::not_supported(
+                    "propagationPolicy",
+                    &other,
+                    &supported,
+                ));
                 None
             },
         };
@@ -470,9 +527,9 @@ pub fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
         "" | "Metadata" => Ok(IncludeObject::Metadata),
         "None" => Ok(IncludeObject::None),
         "Object" => Ok(IncludeObject::Object),
-        other => {
-            Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}")))
-        },
+        other => Err(ApiError::bad_request(format!(
+            "unrecognized includeObject value: {other:?}"
+        ))),
     }
 }
 
@@ -492,8 +549,14 @@ mod tests {
             ("resourceVersion=0", ReadAt::Any),
             ("resourceVersion=7", ReadAt::NotOlderThan(7)),
             ("resourceVersion=7&limit=5", ReadAt::Exact(7)),
-            ("resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=5", ReadAt::NotOlderThan(7)),
-            ("resourceVersion=7&resourceVersionMatch=Exact", ReadAt::Exact(7)),
+            (
+                "resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=5",
+                ReadAt::NotOlderThan(7),
+            ),
+            (
+                "resourceVersion=7&resourceVersionMatch=Exact",
+                ReadAt::Exact(7),
+            ),
         ] {
             assert_eq!(list(text, false).unwrap().read_at, expected, "{text}");
         }
@@ -511,9 +574,19 @@ mod tests {
             ("resourceVersionMatch=NotOlderThan", true),
         ] {
             let error = list(text, watch).expect_err(text);
-            assert_eq!((error.code().as_u16(), error.reason()), (422, "Invalid"), "{text}");
+            assert_eq!(
+                (error.code().as_u16(), error.reason()),
+                (422, "Invalid"),
+                "{text}"
+            );
         }
-        assert!(list("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", true).is_ok());
+        assert!(
+            list(
+                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+                true
+            )
+            .is_ok()
+        );
     }
 
     #[test]
@@ -529,7 +602,13 @@ mod tests {
 
     #[test]
     fn timeouts_are_go_durations_capped_at_a_minute() {
-        for (text, seconds) in [("timeout=30s", 30.0), ("timeout=1m30s", 60.0), ("timeout=0s", 60.0), ("timeout=500ms", 0.5), ("", 60.0)] {
+        for (text, seconds) in [
+            ("timeout=30s", 30.0),
+            ("timeout=1m30s", 60.0),
+            ("timeout=0s", 60.0),
+            ("timeout=500ms", 0.5),
+            ("", 60.0),
+        ] {
             let timeout = Query::parse(text).timeout().unwrap().as_secs_f64();
             assert!((timeout - seconds).abs() < 1e-9, "{text}");
         }
@@ -538,15 +617,31 @@ mod tests {
 
     #[test]
     fn delete_options_come_from_body_or_query() {
-        let from = |query: &str, body: Option<serde_json::Value>| {
+        fn from(query: &str, body: Option<serde_json::Value>) -> Result<DeleteOptions, ApiError> {
             DeleteOptions::parse(&Query::parse(query), body)
-        };
-        assert_eq!(from("propagationPolicy=Orphan", None).unwrap().propagation, Some(Propagation::Orphan));
+        }
+        assert_eq!(
+            from("propagationPolicy=Orphan", None).unwrap().propagation,
+            Some(Propagation::Orphan)
+        );
         let body = serde_json::json!({"kind": "DeleteOptions", "preconditions": {"uid": "u"}, "dryRun": ["All"]});
         let options = from("", Some(body)).unwrap();
         assert_eq!((options.uid.as_deref(), options.dry_run), (Some("u"), true));
         assert_eq!(from("dryRun=x", None).unwrap_err().code(), 422);
-        assert_eq!(from("", Some(serde_json::json!({"kind": "Flunder"}))).unwrap_err().code(), 400);
-        assert_eq!(from("", Some(serde_json::json!({"propagationPolicy": "Orphan", "orphanDependents": true}))).unwrap_err().code(), 422);
+        assert_eq!(
+            from("", Some(serde_json::json!({"kind": "Flunder"})))
+                .unwrap_err()
+                .code(),
+            400
+        );
+        assert_eq!(
+            from(
+                "",
+                Some(serde_json::json!({"propagationPolicy": "Orphan", "orphanDependents": true}))
+            )
+            .unwrap_err()
+            .code(),
+            422
+        );
     }
 }

@@ -40,7 +40,9 @@ impl RequestInfo {
     /// Reads path, method and query.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
-        let ["apis", group, version, rest @ ..] = parts.as_slice() else { return Self::Other };
+        let ["apis", group, version, rest @ ..] = parts.as_slice() else {
+            return Self::Other;
+        };
         let (watch_prefix, rest) = match rest {
             ["watch", rest @ ..] => (true, rest),
             rest => (false, rest),
@@ -49,7 +51,9 @@ impl RequestInfo {
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, true, rest),
             rest => ("", false, rest),
         };
-        let [resource, rest @ ..] = rest else { return Self::Other };
+        let [resource, rest @ ..] = rest else {
+            return Self::Other;
+        };
         let name = rest.first().copied().unwrap_or_default();
         let subresource = rest.get(1..).unwrap_or_default().join("/");
         let watching = watch_prefix || query.flag("watch");
@@ -87,7 +91,8 @@ impl RequestInfo {
             Self::Resource(request) => {
                 let mut name = request.name.clone();
                 // A list or watch of one name is authorised for that name.
-                if name.is_empty() && matches!(request.verb, "list" | "watch" | "deletecollection")
+                if name.is_empty()
+                    && matches!(request.verb, "list" | "watch" | "deletecollection")
                     && let Some(selector) = query.get("fieldSelector")
                     && let Ok(selector) = FieldSelector::parse(selector)
                     && let Some(exact) = selector.exact_name()
@@ -109,23 +114,28 @@ impl RequestInfo {
 }
 
 fn decode(segment: &str) -> String {
-    percent_encoding::percent_decode_str(segment).decode_utf8_lossy().into_owned()
+    percent_encoding::percent_decode_str(segment)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(method: Method, uri: &str) -> RequestInfo {
+    fn parse(method: &Method, uri: &str) -> RequestInfo {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        RequestInfo::parse(&method, path, &Query::parse(query))
+        RequestInfo::parse(method, path, &Query::parse(query))
     }
 
     fn summary(info: &RequestInfo) -> String {
         match info {
             RequestInfo::Other => "other".to_owned(),
             RequestInfo::Resource(r) => {
-                format!("{} {}/{} ns={} name={} sub={}", r.verb, r.group, r.resource, r.namespace, r.name, r.subresource)
+                format!(
+                    "{} {}/{} ns={} name={} sub={}",
+                    r.verb, r.group, r.resource, r.namespace, r.name, r.subresource
+                )
             },
         }
     }
@@ -137,16 +147,48 @@ mod tests {
             (Method::GET, "/apis/g/v1", "other"),
             (Method::GET, "/healthz", "other"),
             (Method::GET, "/apis/g/v1/ks", "list g/ks ns= name= sub="),
-            (Method::GET, "/apis/g/v1/ks?watch=true", "watch g/ks ns= name= sub="),
-            (Method::GET, "/apis/g/v1/ks?watch=0", "list g/ks ns= name= sub="),
-            (Method::GET, "/apis/g/v1/watch/namespaces/n/ks", "watch g/ks ns=n name= sub="),
-            (Method::GET, "/apis/g/v1/namespaces/n/ks/x", "get g/ks ns=n name=x sub="),
-            (Method::POST, "/apis/g/v1/namespaces/n/ks/x/renew", "create g/ks ns=n name=x sub=renew"),
-            (Method::PUT, "/apis/g/v1/namespaces/n/ks/x", "update g/ks ns=n name=x sub="),
-            (Method::DELETE, "/apis/g/v1/namespaces/n/ks", "deletecollection g/ks ns=n name= sub="),
-            (Method::DELETE, "/apis/g/v1/namespaces/n/ks/x", "delete g/ks ns=n name=x sub="),
+            (
+                Method::GET,
+                "/apis/g/v1/ks?watch=true",
+                "watch g/ks ns= name= sub=",
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/ks?watch=0",
+                "list g/ks ns= name= sub=",
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/watch/namespaces/n/ks",
+                "watch g/ks ns=n name= sub=",
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/namespaces/n/ks/x",
+                "get g/ks ns=n name=x sub=",
+            ),
+            (
+                Method::POST,
+                "/apis/g/v1/namespaces/n/ks/x/renew",
+                "create g/ks ns=n name=x sub=renew",
+            ),
+            (
+                Method::PUT,
+                "/apis/g/v1/namespaces/n/ks/x",
+                "update g/ks ns=n name=x sub=",
+            ),
+            (
+                Method::DELETE,
+                "/apis/g/v1/namespaces/n/ks",
+                "deletecollection g/ks ns=n name= sub=",
+            ),
+            (
+                Method::DELETE,
+                "/apis/g/v1/namespaces/n/ks/x",
+                "delete g/ks ns=n name=x sub=",
+            ),
         ] {
-            assert_eq!(summary(&parse(method.clone(), uri)), expected, "{method} {uri}");
+            assert_eq!(summary(&parse(&method, uri)), expected, "{method} {uri}");
         }
     }
 

@@ -21,7 +21,9 @@ pub type Answer = Result<Response<Body>, ApiError>;
 pub fn json_bytes(status: StatusCode, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -38,7 +40,9 @@ pub fn value(status: StatusCode, value: &Value, representation: Representation) 
                 let mut text = Vec::new();
                 let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
                 value
-                    .serialize(&mut serde_json::Serializer::with_formatter(&mut text, formatter))
+                    .serialize(&mut serde_json::Serializer::with_formatter(
+                        &mut text, formatter,
+                    ))
                     .map_err(|e| unencodable(&e))?;
                 text
             } else {
@@ -81,7 +85,11 @@ pub fn object(
         View::Table => {
             let metadata = serde_json::json!({"resourceVersion": entry.revision.to_string()});
             let rows = vec![entry.value()];
-            value(status, &table(&declaration.columns, rows, metadata, include, true), representation)
+            value(
+                status,
+                &table(&declaration.columns, rows, &metadata, include, true),
+                representation,
+            )
         },
     }
 }
@@ -99,12 +107,15 @@ pub fn error(error: &ApiError) -> Response<Body> {
     body.push(b'\n');
     let mut response = json_bytes(error.code(), body.into());
     if let Some(seconds) = error.retry_after_seconds() {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if error.code() == StatusCode::FORBIDDEN {
         response
             .headers_mut()
-            .insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.code() == StatusCode::FORBIDDEN {
+        response.headers_mut().insert(
+            http::header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
     }
     response
 }

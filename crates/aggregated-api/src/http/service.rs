@@ -124,7 +124,10 @@ impl ApiServerBuilder {
     /// A metric of the same name is already registered.
     pub fn build(self, registry: &Registry) -> Result<ApiServer, prometheus::Error> {
         let requests = IntCounterVec::new(
-            Opts::new("apiserver_request_total", "Requests by verb, resource and status code"),
+            Opts::new(
+                "apiserver_request_total",
+                "Requests by verb, resource and status code",
+            ),
             &["verb", "resource", "subresource", "code"],
         )?;
         registry.register(Box::new(requests.clone()))?;
@@ -132,9 +135,15 @@ impl ApiServerBuilder {
         let mut kinds = HashMap::new();
         for kind in self.kinds {
             let declaration = Arc::clone(kind.declaration());
-            let version = (declaration.resource.group.clone(), declaration.version.clone());
+            let version = (
+                declaration.resource.group.clone(),
+                declaration.version.clone(),
+            );
             let description = kind.describe();
-            versions.entry(version.clone()).or_default().push(description.clone());
+            versions
+                .entry(version.clone())
+                .or_default()
+                .push(description.clone());
             let key = (version.0, version.1, declaration.resource.resource.clone());
             kinds.insert(key, Served { kind, description });
         }
@@ -226,15 +235,27 @@ impl Shared {
         if let RequestInfo::Resource(request) = &info {
             let known = self.kinds.contains_key(&key_of(request));
             let resource = if known { request.resource.as_str() } else { "" };
-            let subresource = if known { request.subresource.as_str() } else { "" };
+            let subresource = if known {
+                request.subresource.as_str()
+            } else {
+                ""
+            };
             self.requests
-                .with_label_values(&[request.verb, resource, subresource, response.status().as_str()])
+                .with_label_values(&[
+                    request.verb,
+                    resource,
+                    subresource,
+                    response.status().as_str(),
+                ])
                 .inc();
         }
         response
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the one place where the filters meet")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the one place where the filters meet"
+    )]
     async fn filtered(
         &self,
         mut parts: Parts,
@@ -246,7 +267,11 @@ impl Shared {
         close: &mut bool,
     ) -> Answer {
         let deadline = self.clock.elapsed() + query.timeout()?;
-        if parts.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        if parts
+            .headers
+            .keys()
+            .any(|name| name.as_str().starts_with("impersonate-"))
+        {
             return Err(ApiError::bad_request(
                 "this server does not impersonate; send the request through the aggregator (kube-apiserver), which does",
             ));
@@ -259,7 +284,10 @@ impl Shared {
                 return Err(ApiError::unauthorized());
             },
             Err(failure @ AuthError::Unavailable { .. }) => {
-                return Err(ApiError::internal("the caller could not be authenticated", failure));
+                return Err(ApiError::internal(
+                    "the caller could not be authenticated",
+                    failure,
+                ));
             },
         };
         *close = user.is_anonymous() && parts.version == http::Version::HTTP_2;
@@ -268,7 +296,13 @@ impl Shared {
             let attributes = info.attributes(&parts.method, path, &query);
             self.authorize(&user, &attributes).await?;
         }
-        let admitted = Admitted { parts, body, query, user: Arc::new(user), deadline };
+        let admitted = Admitted {
+            parts,
+            body,
+            query,
+            user: Arc::new(user),
+            deadline,
+        };
         match info {
             RequestInfo::Other => self.other(&admitted, path),
             RequestInfo::Resource(request) => self.resource(request, admitted, warnings).await,
@@ -280,18 +314,34 @@ impl Shared {
             Ok(Decision::Allow) => return Ok(()),
             Ok(Decision::Deny(why)) => why,
             Err(failure) => {
-                return Err(ApiError::internal("the authorizer could not be asked", failure));
+                return Err(ApiError::internal(
+                    "the authorizer could not be asked",
+                    failure,
+                ));
             },
         };
-        let suffix = if why.is_empty() { String::new() } else { format!(": {why}") };
+        let suffix = if why.is_empty() {
+            String::new()
+        } else {
+            format!(": {why}")
+        };
         Err(match attributes {
             Attributes::NonResource { verb, path } => ApiError::forbidden(
-                &GroupResource { group: String::new(), resource: String::new() },
+                &GroupResource {
+                    group: String::new(),
+                    resource: String::new(),
+                },
                 "",
                 &format!("User {:?} cannot {verb} path {path:?}{suffix}", user.name),
             ),
             Attributes::Resource {
-                verb, group, resource, subresource, namespace, name, ..
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+                ..
             } => {
                 let full = if subresource.is_empty() {
                     resource.clone()
@@ -304,7 +354,10 @@ impl Shared {
                     format!("in the namespace {namespace:?}")
                 };
                 ApiError::forbidden(
-                    &GroupResource { group: group.clone(), resource: resource.clone() },
+                    &GroupResource {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                    },
                     name,
                     &format!(
                         "User {:?} cannot {verb} resource {full:?} in API group {group:?} {place}{suffix}",
@@ -318,38 +371,41 @@ impl Shared {
     fn other(&self, request: &Admitted, path: &str) -> Answer {
         match path {
             "/healthz" | "/livez" => Ok(text("ok")),
-            "/readyz" => self.readyz(request.query.get("verbose").is_some()),
-            "/version" => Ok(self.documents.version()),
+            "/readyz" => Ok(self.readyz(request.query.get("verbose").is_some())),
+            "/version" => Ok(Documents::version()),
             _ if request.parts.method != Method::GET && request.parts.method != Method::HEAD => {
                 Err(ApiError::method_not_allowed())
             },
-            _ => self.documents.answer(path, &request.parts.headers, &request.query),
+            _ => self
+                .documents
+                .answer(path, &request.parts.headers, &request.query),
         }
     }
 
-    fn readyz(&self, verbose: bool) -> Answer {
-        let mut lines = String::new();
+    fn readyz(&self, verbose: bool) -> Response<Body> {
+        let mut lines = Vec::new();
         let mut red = false;
         for (name, check) in &self.checks {
             match check() {
-                Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+                Ok(()) => lines.push(format!("[+]{name} ok")),
                 Err(why) => {
                     red = true;
-                    lines.push_str(&format!("[-]{name} failed: {why}\n"));
+                    lines.push(format!("[-]{name} failed: {why}"));
                 },
             }
         }
-        let mut response = if red {
-            text(&format!("{lines}readyz check failed\n"))
-        } else if verbose {
-            text(&format!("{lines}readyz check passed\n"))
-        } else {
-            text("ok")
-        };
+        if !red && !verbose {
+            return text("ok");
+        }
+        lines.push(format!(
+            "readyz check {}",
+            if red { "failed\n" } else { "passed\n" }
+        ));
+        let mut response = text(&lines.join("\n"));
         if red {
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         }
-        Ok(response)
+        response
     }
 
     async fn resource(
@@ -358,8 +414,13 @@ impl Shared {
         admitted: Admitted,
         warnings: &Arc<Mutex<Vec<String>>>,
     ) -> Answer {
-        let Served { kind, description: served } =
-            self.kinds.get(&key_of(request)).ok_or_else(ApiError::unknown_resource)?;
+        let Served {
+            kind,
+            description: served,
+        } = self
+            .kinds
+            .get(&key_of(request))
+            .ok_or_else(ApiError::unknown_resource)?;
         let declaration = kind.declaration();
         if request.namespaced && !declaration.namespaced {
             return Err(ApiError::unknown_resource());
@@ -372,7 +433,10 @@ impl Shared {
                 return Err(ApiError::method_not_allowed());
             }
         }
-        let sub = served.subresources.iter().find(|s| s.name == request.subresource);
+        let sub = served
+            .subresources
+            .iter()
+            .find(|s| s.name == request.subresource);
         if !request.subresource.is_empty() {
             if sub.is_none() {
                 return Err(ApiError::unknown_resource());
@@ -412,7 +476,13 @@ impl Shared {
         warnings: &Arc<Mutex<Vec<String>>>,
     ) -> Answer {
         let declaration = kind.declaration();
-        let Admitted { parts, body, query, user, .. } = admitted;
+        let Admitted {
+            parts,
+            body,
+            query,
+            user,
+            ..
+        } = admitted;
         let headers = &parts.headers;
         let pretty = query.get("pretty");
         let mut ctx = RequestCtx {
@@ -425,19 +495,27 @@ impl Shared {
             authorizer: Arc::clone(&self.authorizer),
             warnings: Arc::clone(warnings),
         };
-        let reader = Reader { declaration, cache: kind.cache(), kind: kind.kind() };
+        let reader = Reader {
+            declaration,
+            cache: kind.cache(),
+            kind: kind.kind(),
+        };
         let name = request.name.as_str();
         if let Some(subresource) = subresource {
             let representation = negotiate(headers, pretty, negotiate::Answer::Plain)?;
             let options = WriteOptions::parse(&query, "CreateOptions")?;
             ctx.dry_run = options.dry_run;
             let decoded = match read_body(body).await? {
-                empty if empty.is_empty() => Decoded { value: json!({}), duplicates: Vec::new() },
+                empty if empty.is_empty() => Decoded {
+                    value: json!({}),
+                    duplicates: Vec::new(),
+                },
                 bytes => decode(&bytes, body_format(headers)?)?,
             };
             check_body_kind(&decoded.value, subresource.kind)?;
-            let answer =
-                kind.create_subresource(&ctx, subresource.name, name, decoded.value).await?;
+            let answer = kind
+                .create_subresource(&ctx, subresource.name, name, decoded.value)
+                .await?;
             return value(StatusCode::CREATED, &answer, representation);
         }
         match request.verb {
@@ -467,21 +545,37 @@ impl Shared {
                 let format = body_format(headers)?;
                 let body = decode(&read_body(body).await?, format)?;
                 let entry = kind.create(&ctx, &*self.namespaces, body, &options).await?;
-                object(StatusCode::CREATED, &entry, declaration, representation, include)
+                object(
+                    StatusCode::CREATED,
+                    &entry,
+                    declaration,
+                    representation,
+                    include,
+                )
             },
             "update" | "patch" => {
                 let patching = request.verb == "patch";
                 let patch_format = patching.then(|| patch_format(headers)).transpose()?;
                 let representation = negotiate(headers, pretty, negotiate::Answer::Object)?;
                 let include = include_object(&query)?;
-                let kind_name = if patching { "PatchOptions" } else { "UpdateOptions" };
+                let kind_name = if patching {
+                    "PatchOptions"
+                } else {
+                    "UpdateOptions"
+                };
                 let options = WriteOptions::parse(&query, kind_name)?;
                 ctx.dry_run = options.dry_run;
-                let format = if patching { Format::Json } else { body_format(headers)? };
+                let format = if patching {
+                    Format::Json
+                } else {
+                    body_format(headers)?
+                };
                 let bytes = read_body(body).await?;
                 let change = match patch_format {
                     None => Change::Replace(decode(&bytes, format)?),
-                    Some(PatchFormat::Merge) => Change::Patch(Patch::Merge(decode(&bytes, format)?)),
+                    Some(PatchFormat::Merge) => {
+                        Change::Patch(Patch::Merge(decode(&bytes, format)?))
+                    },
                     Some(PatchFormat::Json) => Change::Patch(Patch::Json(json_patch(&bytes)?)),
                 };
                 let entry = kind.update(&ctx, name, change, &options).await?;
@@ -494,7 +588,10 @@ impl Shared {
                 ctx.dry_run = options.dry_run;
                 match kind.delete(&ctx, name, &options).await? {
                     Deleted::Gone(entry) => {
-                        let plain = Representation { view: View::Whole, ..representation };
+                        let plain = Representation {
+                            view: View::Whole,
+                            ..representation
+                        };
                         value(StatusCode::OK, &success(declaration, &entry), plain)
                     },
                     Deleted::Pending(entry) => {
@@ -530,12 +627,19 @@ impl Shared {
         admitted: Admitted,
     ) -> Answer {
         let Admitted { parts, query, .. } = admitted;
-        let representation =
-            negotiate(&parts.headers, query.get("pretty"), negotiate::Answer::Watch)?;
+        let representation = negotiate(
+            &parts.headers,
+            query.get("pretty"),
+            negotiate::Answer::Watch,
+        )?;
         let include = include_object(&query)?;
         let mut options = ListOptions::parse(&query, true)?;
         if !request.name.is_empty() {
-            if options.fields.exact_name().is_some_and(|selected| selected != request.name) {
+            if options
+                .fields
+                .exact_name()
+                .is_some_and(|selected| selected != request.name)
+            {
                 return Err(ApiError::bad_request(
                     "fieldSelector metadata.name doesn't match requested name",
                 ));
@@ -558,7 +662,11 @@ impl Shared {
 }
 
 fn key_of(request: &ResourceRequest) -> (String, String, String) {
-    (request.group.clone(), request.version.clone(), request.resource.clone())
+    (
+        request.group.clone(),
+        request.version.clone(),
+        request.resource.clone(),
+    )
 }
 
 fn text(body: &str) -> Response<Body> {
@@ -574,7 +682,9 @@ async fn read_body(body: Body) -> Result<Bytes, ApiError> {
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::entity_too_large(MAX_BODY)),
-        Err(error) => Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
+        Err(error) => Err(ApiError::bad_request(format!(
+            "the body could not be read: {error}"
+        ))),
     }
 }
 
@@ -613,8 +723,11 @@ async fn delete_options(
     headers: &http::HeaderMap,
 ) -> Result<DeleteOptions, ApiError> {
     let bytes = read_body(body).await?;
-    let value =
-        if bytes.is_empty() { None } else { Some(decode(&bytes, body_format(headers)?)?.value) };
+    let value = if bytes.is_empty() {
+        None
+    } else {
+        Some(decode(&bytes, body_format(headers)?)?.value)
+    };
     DeleteOptions::parse(query, value)
 }
 

@@ -59,7 +59,11 @@ impl FieldError {
         } else {
             format!("Required value: {detail}")
         };
-        Self { field: field.into(), reason: "FieldValueRequired", message }
+        Self {
+            field: field.into(),
+            reason: "FieldValueRequired",
+            message,
+        }
     }
 
     /// The value is not one that is allowed here; `value` is shown as JSON.
@@ -74,17 +78,27 @@ impl FieldError {
 
     /// The value has the wrong JSON type.
     pub fn type_invalid(field: impl Into<String>, value: &impl Serialize, detail: &str) -> Self {
-        Self { reason: "FieldValueTypeInvalid", ..Self::invalid(field, value, detail) }
+        Self {
+            reason: "FieldValueTypeInvalid",
+            ..Self::invalid(field, value, detail)
+        }
     }
 
     /// The value is none of the supported ones.
-    pub fn not_supported(field: impl Into<String>, value: &impl Serialize, supported: &[String]) -> Self {
+    pub fn not_supported(
+        field: impl Into<String>,
+        value: &impl Serialize,
+        supported: &[String],
+    ) -> Self {
         let shown = serde_json::to_string(value).unwrap_or_else(|_| "?".to_owned());
         let quoted: Vec<_> = supported.iter().map(|s| format!("{s:?}")).collect();
         Self {
             field: field.into(),
             reason: "FieldValueNotSupported",
-            message: format!("Unsupported value: {shown}: supported values: {}", quoted.join(", ")),
+            message: format!(
+                "Unsupported value: {shown}: supported values: {}",
+                quoted.join(", ")
+            ),
         }
     }
 
@@ -100,11 +114,21 @@ impl FieldError {
     /// The string or list is longer than allowed.
     pub fn too_long(field: impl Into<String>, max: u64, what: &str) -> Self {
         let (reason, message) = if what == "items" {
-            ("FieldValueTooMany", format!("Too many: must have at most {max} items"))
+            (
+                "FieldValueTooMany",
+                format!("Too many: must have at most {max} items"),
+            )
         } else {
-            ("FieldValueTooLong", format!("Too long: may not be more than {max} {what}"))
+            (
+                "FieldValueTooLong",
+                format!("Too long: may not be more than {max} {what}"),
+            )
         };
-        Self { field: field.into(), reason, message }
+        Self {
+            field: field.into(),
+            reason,
+            message,
+        }
     }
 }
 
@@ -133,7 +157,10 @@ struct Details {
 
 /// A request that is not answered with what it asked for.
 #[derive(Clone, Debug)]
-pub struct ApiError {
+pub struct ApiError(Box<Refusal>);
+
+#[derive(Clone, Debug)]
+struct Refusal {
     code: StatusCode,
     reason: String,
     message: String,
@@ -144,8 +171,8 @@ pub struct ApiError {
 
 impl fmt::Display for ApiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match &self.internal {
+        f.write_str(&self.0.message)?;
+        match &self.0.internal {
             Some(internal) => write!(f, " ({internal})"),
             None => Ok(()),
         }
@@ -156,21 +183,26 @@ impl std::error::Error for ApiError {}
 
 impl ApiError {
     fn new(code: StatusCode, reason: &str, message: String) -> Self {
-        Self {
+        Self(Box::new(Refusal {
             code,
             reason: reason.to_owned(),
             message,
             details: None,
             continue_token: None,
             internal: None,
-        }
+        }))
     }
 
     fn about(mut self, gr: &GroupResource, name: &str) -> Self {
-        let details = self.details.get_or_insert_default();
+        let details = self.0.details.get_or_insert_default();
         details.group.clone_from(&gr.group);
         details.kind.clone_from(&gr.resource);
         name.clone_into(&mut details.name);
+        self
+    }
+
+    fn with_empty_details(mut self) -> Self {
+        self.0.details = Some(Details::default());
         self
     }
 
@@ -181,25 +213,32 @@ impl ApiError {
 
     /// 404: the object does not exist.
     pub fn not_found(gr: &GroupResource, name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{gr} {name:?} not found"))
-            .about(gr, name)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{gr} {name:?} not found"),
+        )
+        .about(gr, name)
     }
 
     /// 404: no such resource or path inside a served version.
     pub fn unknown_resource() -> Self {
-        let mut error = Self::new(
+        Self::new(
             StatusCode::NOT_FOUND,
             "NotFound",
             "the server could not find the requested resource".to_owned(),
-        );
-        error.details = Some(Details::default());
-        error
+        )
+        .with_empty_details()
     }
 
     /// 409: an object of this name exists.
     pub fn already_exists(gr: &GroupResource, name: &str) -> Self {
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{gr} {name:?} already exists"))
-            .about(gr, name)
+        Self::new(
+            StatusCode::CONFLICT,
+            "AlreadyExists",
+            format!("{gr} {name:?} already exists"),
+        )
+        .about(gr, name)
     }
 
     /// 409: no unused name was found for a generateName.
@@ -243,14 +282,17 @@ impl ApiError {
                 format!("[{}]", lines.join(", "))
             },
         };
-        let qualified =
-            if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let qualified = if group.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind}.{group}")
+        };
         let mut error = Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
             format!("{qualified} {name:?} is invalid: {list}"),
         );
-        error.details = Some(Details {
+        error.0.details = Some(Details {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: kind.to_owned(),
@@ -274,7 +316,11 @@ impl ApiError {
 
     /// 401: the credentials are not accepted.
     pub fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized".to_owned())
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "Unauthorized",
+            "Unauthorized".to_owned(),
+        )
     }
 
     /// 403 for a request about an object or collection; `why` follows the standard prefix.
@@ -286,7 +332,7 @@ impl ApiError {
         };
         let error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
         if gr.resource.is_empty() {
-            Self { details: Some(Details::default()), ..error }
+            error.with_empty_details()
         } else {
             error.about(gr, name)
         }
@@ -294,13 +340,12 @@ impl ApiError {
 
     /// 405: the route does not know this HTTP method.
     pub fn method_not_allowed() -> Self {
-        let mut error = Self::new(
+        Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource".to_owned(),
-        );
-        error.details = Some(Details::default());
-        error
+        )
+        .with_empty_details()
     }
 
     /// 406: none of the accepted media types can be produced.
@@ -347,18 +392,21 @@ impl ApiError {
 
     /// 504: the request's deadline passed.
     pub fn timeout() -> Self {
-        let mut error = Self::new(
+        Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "Timeout",
             "Timeout: request did not complete within the allotted timeout".to_owned(),
-        );
-        error.details = Some(Details::default());
-        error
+        )
+        .with_empty_details()
     }
 
     /// 503: something this server needs is not there (yet).
     pub fn service_unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message.into())
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            message.into(),
+        )
     }
 
     /// 500: a fault of the server. `cause` is for the log only.
@@ -369,14 +417,14 @@ impl ApiError {
             format!("Internal error occurred: {what}"),
         )
         .cause("", what, "");
-        error.internal = Some(cause.to_string());
+        error.0.internal = Some(cause.to_string());
         error
     }
 
     /// Adds an entry to `details.causes`.
     #[must_use]
     pub fn cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
-        self.details.get_or_insert_default().causes.push(Cause {
+        self.0.details.get_or_insert_default().causes.push(Cause {
             reason: reason.to_owned(),
             message: message.into(),
             field: field.to_owned(),
@@ -387,7 +435,7 @@ impl ApiError {
     /// Sets `details.retryAfterSeconds` and the `Retry-After` header.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
-        self.details.get_or_insert_default().retry_after_seconds = Some(seconds);
+        self.0.details.get_or_insert_default().retry_after_seconds = Some(seconds);
         self
     }
 
@@ -400,23 +448,23 @@ impl ApiError {
     /// Adds a token with which an expired list can be resumed.
     #[must_use]
     pub fn continue_token(mut self, token: String) -> Self {
-        self.continue_token = Some(token);
+        self.0.continue_token = Some(token);
         self
     }
 
     /// HTTP status.
     pub fn code(&self) -> StatusCode {
-        self.code
+        self.0.code
     }
 
     /// CamelCase reason.
     pub fn reason(&self) -> &str {
-        &self.reason
+        &self.0.reason
     }
 
     /// Seconds after which a repeat makes sense.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        self.details.as_ref().and_then(|d| d.retry_after_seconds)
+        self.0.details.as_ref().and_then(|d| d.retry_after_seconds)
     }
 
     /// The `Status` object as JSON, without a final newline.
@@ -429,8 +477,9 @@ impl ApiError {
         }
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
-        struct Status<'a> {
-            kind: &'static str,
+        struct Body<'a> {
+            #[serde(rename = "kind")]
+            type_name: &'static str,
             api_version: &'static str,
             metadata: Meta<'a>,
             status: &'static str,
@@ -441,15 +490,17 @@ impl ApiError {
             details: Option<&'a Details>,
             code: u16,
         }
-        serde_json::to_vec(&Status {
-            kind: "Status",
+        serde_json::to_vec(&Body {
+            type_name: "Status",
             api_version: "v1",
-            metadata: Meta { continue_token: self.continue_token.as_deref() },
+            metadata: Meta {
+                continue_token: self.0.continue_token.as_deref(),
+            },
             status: "Failure",
-            message: &self.message,
-            reason: &self.reason,
-            details: self.details.as_ref(),
-            code: self.code.as_u16(),
+            message: &self.0.message,
+            reason: &self.0.reason,
+            details: self.0.details.as_ref(),
+            code: self.0.code.as_u16(),
         })
         .unwrap_or_default()
     }

@@ -66,7 +66,8 @@ pub struct Change {
 impl Change {
     /// The change as a line of a watch, made once and shared by all watchers that see it so.
     pub fn frame(&self) -> &Bytes {
-        self.frame.get_or_init(|| frame(self.kind, &self.entry.body))
+        self.frame
+            .get_or_init(|| frame(self.kind, &self.entry.body))
     }
 }
 
@@ -118,7 +119,11 @@ impl KindCache {
     fn new(revision: Revision) -> Self {
         Self {
             state: RwLock::new(State {
-                snapshot: Snapshot { objects: OrdMap::new(), revision, changed: 0 },
+                snapshot: Snapshot {
+                    objects: OrdMap::new(),
+                    revision,
+                    changed: 0,
+                },
                 history: VecDeque::new(),
                 forgotten: revision,
             }),
@@ -150,7 +155,9 @@ impl KindCache {
         if after < state.forgotten {
             return Err(state.forgotten);
         }
-        let start = state.history.partition_point(|change| change.revision <= after);
+        let start = state
+            .history
+            .partition_point(|change| change.revision <= after);
         let changes: Vec<_> = state.history.range(start..).take(limit).cloned().collect();
         let complete = start + changes.len() == state.history.len();
         let revision = match changes.last() {
@@ -168,7 +175,10 @@ impl KindCache {
                 if change.kind == ChangeKind::Deleted {
                     state.snapshot.objects.remove(key);
                 } else {
-                    state.snapshot.objects.insert(Arc::clone(key), Arc::clone(&change.entry));
+                    state
+                        .snapshot
+                        .objects
+                        .insert(Arc::clone(key), Arc::clone(&change.entry));
                 }
                 state.snapshot.changed = change.revision;
                 if state.history.len() == HISTORY
@@ -204,9 +214,7 @@ impl StoreCache {
                 store.list(SERVED_PREFIX, Some(oldest), None, None).await?
             },
             // An empty store has no revision 1 yet.
-            Err(store::Error::Future { .. }) => {
-                store.list(SERVED_PREFIX, None, None, None).await?
-            },
+            Err(store::Error::Future { .. }) => store.list(SERVED_PREFIX, None, None, None).await?,
             other => other?,
         };
         let cache = Arc::new(Self {
@@ -221,7 +229,10 @@ impl StoreCache {
             let kind = cache.kind_of(&record.key, listing.revision);
             let mut state = kind.state.write();
             state.snapshot.changed = state.snapshot.changed.max(entry.revision);
-            state.snapshot.objects.insert(Arc::clone(&record.key), Arc::new(entry));
+            state
+                .snapshot
+                .objects
+                .insert(Arc::clone(&record.key), Arc::new(entry));
         }
         let target = store.revision();
         let mut changes = store.watch(SERVED_PREFIX, listing.revision);
@@ -238,7 +249,8 @@ impl StoreCache {
                     return;
                 }
             }
-            pump.failure.send_replace(Some("the store was closed".to_owned()));
+            pump.failure
+                .send_replace(Some("the store was closed".to_owned()));
         }));
         cache.reached(target).await?;
         Ok(cache)
@@ -297,20 +309,27 @@ impl StoreCache {
                 (None, Some(previous)) => (ChangeKind::Deleted, Arc::clone(previous)),
                 (None, None) => continue,
             };
-            by_kind.entry(kind_prefix(&event.key).to_owned()).or_default().push(Arc::new(Change {
-                revision: event.revision,
-                kind,
-                entry,
-                previous,
-                frame: OnceLock::new(),
-            }));
+            by_kind
+                .entry(kind_prefix(&event.key).to_owned())
+                .or_default()
+                .push(Arc::new(Change {
+                    revision: event.revision,
+                    kind,
+                    entry,
+                    previous,
+                    frame: OnceLock::new(),
+                }));
         }
         for prefix in by_kind.keys() {
             let before = *self.progress.borrow();
             drop(self.kind_of(prefix, before));
         }
-        let kinds: Vec<_> =
-            self.kinds.read().iter().map(|(p, k)| (p.clone(), Arc::clone(k))).collect();
+        let kinds: Vec<_> = self
+            .kinds
+            .read()
+            .iter()
+            .map(|(p, k)| (p.clone(), Arc::clone(k)))
+            .collect();
         for (prefix, kind) in kinds {
             kind.apply(batch.revision, by_kind.remove(&prefix).unwrap_or_default());
         }
@@ -336,13 +355,11 @@ impl StoreCache {
         }
         let mut progress = self.progress.subscribe();
         let arrived = tokio::time::timeout(CATCH_UP, progress.wait_for(|r| *r >= revision)).await;
-        match arrived {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => {
-                let current = *self.progress.borrow();
-                Err(ApiError::resource_version_too_large(revision, current))
-            },
+        if matches!(arrived, Ok(Ok(_))) {
+            return Ok(());
         }
+        let current = *self.progress.borrow();
+        Err(ApiError::resource_version_too_large(revision, current))
     }
 }
 

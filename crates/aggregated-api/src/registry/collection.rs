@@ -67,7 +67,9 @@ impl<T: Object> Collection<T> {
 
     /// An object from the cache, which may lag a commit by microseconds.
     pub fn get(&self, namespace: &str, name: &str) -> Option<T> {
-        self.kind.get(&self.declaration.key(namespace, name)).and_then(|entry| parse(&entry).ok())
+        self.kind
+            .get(&self.declaration.key(namespace, name))
+            .and_then(|entry| parse(&entry).ok())
     }
 
     /// An object as of every write acknowledged before this call.
@@ -76,12 +78,20 @@ impl<T: Object> Collection<T> {
     /// The cache does not catch up, or the stored object is unreadable.
     pub async fn get_latest(&self, namespace: &str, name: &str) -> Result<Option<T>, ApiError> {
         self.cache.consistent().await?;
-        self.kind.get(&self.declaration.key(namespace, name)).map(|e| parse(&e)).transpose()
+        self.kind
+            .get(&self.declaration.key(namespace, name))
+            .map(|e| parse(&e))
+            .transpose()
     }
 
     /// All objects from the cache.
     pub fn list(&self) -> Vec<T> {
-        self.kind.snapshot().objects.values().filter_map(|entry| parse(entry).ok()).collect()
+        self.kind
+            .snapshot()
+            .objects
+            .values()
+            .filter_map(|entry| parse(entry).ok())
+            .collect()
     }
 
     /// Tells when this kind, or anything else in the store, has changed.
@@ -93,7 +103,11 @@ impl<T: Object> Collection<T> {
     ///
     /// # Errors
     /// The store fails. An object of this name is a conflict, not an error.
-    pub async fn create(&self, mut object: T, companion: Companion) -> Result<Written<T>, ApiError> {
+    pub async fn create(
+        &self,
+        mut object: T,
+        companion: Companion,
+    ) -> Result<Written<T>, ApiError> {
         self.stamp(&mut object);
         let key = self.key_of(&object);
         self.put(object, key, 0, companion).await
@@ -129,8 +143,8 @@ impl<T: Object> Collection<T> {
         read_at: Revision,
         companion: Companion,
     ) -> Result<Written<T>, ApiError> {
-        let value =
-            encode(&mut object).map_err(|e| ApiError::internal("the object has no JSON form", e))?;
+        let value = encode(&mut object)
+            .map_err(|e| ApiError::internal("the object has no JSON form", e))?;
         match self.commit(&key, read_at, Some(value), companion).await? {
             Outcome::Committed(revision) => {
                 object.meta_mut().resource_version = Some(revision.to_string());
@@ -149,7 +163,11 @@ impl<T: Object> Collection<T> {
         value: Option<Bytes>,
         companion: Companion,
     ) -> Result<Outcome, ApiError> {
-        let Companion { mut compares, mut ops, reservation } = companion;
+        let Companion {
+            mut compares,
+            mut ops,
+            reservation,
+        } = companion;
         compares.push(Compare::ModRevision(Arc::clone(key), read_at));
         ops.push(match value {
             Some(value) => Op::Put(Arc::clone(key), value),

@@ -43,7 +43,10 @@ impl RequestCtx {
         match self.authorizer.authorize(&self.user, attributes).await {
             Ok(Decision::Allow) => Ok(true),
             Ok(Decision::Deny(_)) => Ok(false),
-            Err(error) => Err(ApiError::internal("the authorizer could not be asked", error)),
+            Err(error) => Err(ApiError::internal(
+                "the authorizer could not be asked",
+                error,
+            )),
         }
     }
 }

@@ -75,10 +75,14 @@ impl Entry {
     /// # Errors
     /// When the value is not what [`encode`] writes.
     pub fn decode(key: &Arc<str>, value: &[u8], revision: Revision) -> Result<Self, EntryError> {
-        let body = splice(value, revision)
-            .ok_or_else(|| EntryError::NotAnObject { key: key.to_string() })?;
-        let envelope: Envelope<'_> = serde_json::from_slice(&body)
-            .map_err(|source| EntryError::Metadata { key: key.to_string(), source })?;
+        let body = splice(value, revision).ok_or_else(|| EntryError::NotAnObject {
+            key: key.to_string(),
+        })?;
+        let envelope: Envelope<'_> =
+            serde_json::from_slice(&body).map_err(|source| EntryError::Metadata {
+                key: key.to_string(),
+                source,
+            })?;
         Ok(Self {
             key: Arc::clone(key),
             revision,
@@ -96,7 +100,10 @@ impl Entry {
     /// When the value is not what [`encode`] writes.
     pub fn unstored(key: &Arc<str>, value: Bytes) -> Result<Self, EntryError> {
         let entry = Self::decode(key, &value, 0)?;
-        Ok(Self { body: value, ..entry })
+        Ok(Self {
+            body: value,
+            ..entry
+        })
     }
 
     /// The object as a value, for tables and patches.

@@ -59,12 +59,19 @@ pub fn check_subdomain(name: &str) -> Result<(), String> {
         return Err("must be no more than 253 bytes".to_owned());
     }
     let label = |part: &str| {
-        let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let edge =
+            |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
         edge(part.chars().next())
             && edge(part.chars().next_back())
-            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && part
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
-    if name.split('.').all(label) { Ok(()) } else { Err(WHY.to_owned()) }
+    if name.split('.').all(label) {
+        Ok(())
+    } else {
+        Err(WHY.to_owned())
+    }
 }
 
 /// A label or annotation key: `[prefix/]name`.
@@ -96,7 +103,9 @@ fn is_qualified(text: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     edge(text.chars().next())
         && edge(text.chars().next_back())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 fn check_label_value(value: &str) -> Result<(), String> {
@@ -115,7 +124,10 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let name = meta.name.as_deref().unwrap_or_default();
     if name.is_empty() {
-        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
     } else if let Err(why) = check_subdomain(name) {
         errors.push(FieldError::invalid("metadata.name", &name, &why));
     }
@@ -138,7 +150,11 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
         }
     }
     if size > MAX_ANNOTATIONS_BYTES {
-        errors.push(FieldError::too_long("metadata.annotations", 262_144, "bytes"));
+        errors.push(FieldError::too_long(
+            "metadata.annotations",
+            262_144,
+            "bytes",
+        ));
     }
     validate_finalizers(meta, &mut errors);
     validate_owners(meta, &mut errors);
@@ -149,7 +165,11 @@ fn validate_finalizers(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
     for (index, finalizer) in finalizers.iter().enumerate() {
         if let Err(why) = check_label_key(finalizer) {
-            errors.push(FieldError::invalid(format!("metadata.finalizers[{index}]"), finalizer, &why));
+            errors.push(FieldError::invalid(
+                format!("metadata.finalizers[{index}]"),
+                finalizer,
+                &why,
+            ));
         }
     }
     let has = |name: &str| finalizers.iter().any(|f| f == name);
@@ -177,7 +197,11 @@ fn validate_owners(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
             }
         }
         if owner.api_version == "v1" && owner.kind == "Event" {
-            errors.push(FieldError::invalid(at("kind"), &owner.kind, "/v1, Kind=Event is disallowed from being an owner"));
+            errors.push(FieldError::invalid(
+                at("kind"),
+                &owner.kind,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
         }
         controllers += u8::from(owner.controller == Some(true));
     }
@@ -195,8 +219,12 @@ pub fn validate_update(new: &ObjectMeta, old: &ObjectMeta) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old.deletion_timestamp.is_some() {
         let before: BTreeSet<_> = old.finalizers.iter().flatten().collect();
-        let added: Vec<_> =
-            new.finalizers.iter().flatten().filter(|f| !before.contains(f)).collect();
+        let added: Vec<_> = new
+            .finalizers
+            .iter()
+            .flatten()
+            .filter(|f| !before.contains(f))
+            .collect();
         if !added.is_empty() {
             let shown: Vec<_> = added.iter().map(|f| format!("{f:?}")).collect();
             errors.push(FieldError::forbidden(
@@ -235,7 +263,10 @@ mod tests {
     fn generated_names_keep_58_characters_and_add_five() {
         let name = generate_name(&"a".repeat(80));
         assert_eq!(name.len(), 63);
-        assert!(name[58..].bytes().all(|b| SUFFIX_ALPHABET.contains(&b)), "{name}");
+        assert!(
+            name[58..].bytes().all(|b| SUFFIX_ALPHABET.contains(&b)),
+            "{name}"
+        );
     }
 
     #[test]

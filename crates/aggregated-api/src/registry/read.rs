@@ -67,12 +67,17 @@ impl Reader<'_> {
     ) -> Result<Page, ApiError> {
         let prefix = self.prefix(namespace);
         let (snapshot, start) = match &options.continue_from {
-            Some(token) => (self.resume(token, &prefix).await?, Some(format!("{prefix}{}", token.start))),
+            Some(token) => (
+                self.resume(token, &prefix).await?,
+                Some(format!("{prefix}{}", token.start)),
+            ),
             None => (self.state(options.read_at).await?, None),
         };
         let limit = match options.read_at {
             ReadAt::Any if options.continue_from.is_none() => None,
-            _ => options.limit,
+            ReadAt::Any | ReadAt::Latest | ReadAt::NotOlderThan(_) | ReadAt::Exact(_) => {
+                options.limit
+            },
         };
         Ok(page(&snapshot, &prefix, start.as_deref(), limit, options))
     }
@@ -92,7 +97,10 @@ impl Reader<'_> {
             ReadAt::Exact(revision) if snapshot.changed > revision => {
                 Ok(self.history(revision).await?)
             },
-            ReadAt::Exact(revision) => Ok(Snapshot { revision, ..snapshot }),
+            ReadAt::Exact(revision) => Ok(Snapshot {
+                revision,
+                ..snapshot
+            }),
             ReadAt::Latest | ReadAt::Any | ReadAt::NotOlderThan(_) => Ok(snapshot),
         }
     }
@@ -116,14 +124,22 @@ impl Reader<'_> {
 
     async fn history(&self, revision: Revision) -> Result<Snapshot, store::Error> {
         let prefix = self.declaration.prefix();
-        let listing = self.cache.store().list(&prefix, Some(revision), None, None).await?;
+        let listing = self
+            .cache
+            .store()
+            .list(&prefix, Some(revision), None, None)
+            .await?;
         let mut objects = OrdMap::new();
         for record in &listing.records {
             let entry = Entry::decode(&record.key, &record.value, record.mod_revision)
                 .map_err(|e| store::Error::Corrupt(e.to_string()))?;
             objects.insert(Arc::clone(&record.key), Arc::new(entry));
         }
-        Ok(Snapshot { objects, revision, changed: revision })
+        Ok(Snapshot {
+            objects,
+            revision,
+            changed: revision,
+        })
     }
 }
 
@@ -142,20 +158,23 @@ fn page(
     let limit = limit.unwrap_or(usize::MAX);
     let mut entries: Vec<Arc<Entry>> = Vec::new();
     while entries.len() < limit {
-        let Some((_, entry)) = below.next() else { break };
+        let Some((_, entry)) = below.next() else {
+            break;
+        };
         if options.selects(entry) {
             entries.push(Arc::clone(entry));
         }
     }
-    let rest = if entries.len() == limit { below.count() } else { 0 };
-    let continue_token = (rest > 0)
-        .then(|| entries.last())
-        .flatten()
-        .map(|last| {
-            let relative = last.key.strip_prefix(prefix).unwrap_or_default();
-            let revision = i64::try_from(snapshot.revision).unwrap_or(i64::MAX);
-            Continue::new(revision, format!("{relative}\0")).encode()
-        });
+    let rest = if entries.len() == limit {
+        below.count()
+    } else {
+        0
+    };
+    let continue_token = (rest > 0).then(|| entries.last()).flatten().map(|last| {
+        let relative = last.key.strip_prefix(prefix).unwrap_or_default();
+        let revision = i64::try_from(snapshot.revision).unwrap_or(i64::MAX);
+        Continue::new(revision, format!("{relative}\0")).encode()
+    });
     Page {
         remaining: (continue_token.is_some() && options.selects_all()).then_some(rest),
         entries,
@@ -183,18 +202,22 @@ impl Page {
         representation: Representation,
         include: IncludeObject,
     ) -> Answer {
-        let plain = !representation.pretty
-            && representation.format == crate::codec::decode::Format::Json;
+        let plain =
+            !representation.pretty && representation.format == crate::codec::decode::Format::Json;
         let (api_version, kind) = match representation.view {
-            View::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadataList".to_owned()),
-            View::Whole | View::Table => {
-                (declaration.api_version.clone(), format!("{}List", declaration.kind))
-            },
+            View::Metadata => (
+                "meta.k8s.io/v1".to_owned(),
+                "PartialObjectMetadataList".to_owned(),
+            ),
+            View::Whole | View::Table => (
+                declaration.api_version.clone(),
+                format!("{}List", declaration.kind),
+            ),
         };
         let metadata = self.metadata();
         if representation.view == View::Table {
             let rows = self.entries.iter().map(|e| e.value()).collect();
-            let table = table(&declaration.columns, rows, metadata, include, true);
+            let table = table(&declaration.columns, rows, &metadata, include, true);
             return value(StatusCode::OK, &table, representation);
         }
         let whole = representation.view == View::Whole;
@@ -222,9 +245,16 @@ impl Page {
         let items: Vec<_> = self
             .entries
             .iter()
-            .map(|e| if whole { e.value() } else { partial_metadata(&e.value()) })
+            .map(|e| {
+                if whole {
+                    e.value()
+                } else {
+                    partial_metadata(&e.value())
+                }
+            })
             .collect();
-        let list = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items});
+        let list =
+            json!({"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items});
         value(StatusCode::OK, &list, representation)
     }
 }

@@ -31,7 +31,13 @@ pub struct Serving<T: Object> {
 impl<T: Object> Serving<T> {
     /// Read-only.
     pub fn new(collection: Collection<T>) -> Self {
-        Self { collection, create: None, update: None, delete: None, subresources: Vec::new() }
+        Self {
+            collection,
+            create: None,
+            update: None,
+            delete: None,
+            subresources: Vec::new(),
+        }
     }
 
     /// Adds `create`.
@@ -131,7 +137,11 @@ impl<T: Object> AnyServing for Serving<T> {
         verbs.sort_unstable();
         let mut subresources: Vec<_> = self.subresources.iter().map(|s| s.describe()).collect();
         subresources.sort_by_key(|s| s.name);
-        ServedKind { declaration: Arc::clone(self.declaration()), verbs, subresources }
+        ServedKind {
+            declaration: Arc::clone(self.declaration()),
+            verbs,
+            subresources,
+        }
     }
 
     async fn create(
@@ -141,8 +151,13 @@ impl<T: Object> AnyServing for Serving<T> {
         body: Decoded,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let rules = self.create.as_ref().ok_or_else(ApiError::method_not_allowed)?;
-        self.collection.create_flow(&**rules, namespaces, ctx, body, options).await
+        let rules = self
+            .create
+            .as_ref()
+            .ok_or_else(ApiError::method_not_allowed)?;
+        self.collection
+            .create_flow(&**rules, namespaces, ctx, body, options)
+            .await
     }
 
     async fn update(
@@ -152,8 +167,13 @@ impl<T: Object> AnyServing for Serving<T> {
         change: Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let rules = self.update.as_ref().ok_or_else(ApiError::method_not_allowed)?;
-        self.collection.update_flow(&**rules, ctx, name, &change, options).await
+        let rules = self
+            .update
+            .as_ref()
+            .ok_or_else(ApiError::method_not_allowed)?;
+        self.collection
+            .update_flow(&**rules, ctx, name, &change, options)
+            .await
     }
 
     async fn delete(
@@ -162,8 +182,13 @@ impl<T: Object> AnyServing for Serving<T> {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        let rules = self.delete.as_ref().ok_or_else(ApiError::method_not_allowed)?;
-        self.collection.delete_flow(&**rules, ctx, name, options).await
+        let rules = self
+            .delete
+            .as_ref()
+            .ok_or_else(ApiError::method_not_allowed)?;
+        self.collection
+            .delete_flow(&**rules, ctx, name, options)
+            .await
     }
 
     async fn create_subresource(
@@ -173,7 +198,10 @@ impl<T: Object> AnyServing for Serving<T> {
         name: &str,
         body: Value,
     ) -> Result<Value, ApiError> {
-        let found = self.subresources.iter().find(|s| s.describe_name() == subresource);
+        let found = self
+            .subresources
+            .iter()
+            .find(|s| s.describe_name() == subresource);
         let rules = found.ok_or_else(ApiError::unknown_resource)?;
         rules.create(&self.collection, ctx, name, body).await
     }
@@ -210,7 +238,12 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
             object.remove("$schema");
             object.remove("title");
         }
-        ServedSubresource { name: S::NAME, kind: S::KIND, verbs: vec!["create"], schema }
+        ServedSubresource {
+            name: S::NAME,
+            kind: S::KIND,
+            verbs: vec!["create"],
+            schema,
+        }
     }
 
     async fn create(
@@ -220,7 +253,9 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         name: &str,
         body: Value,
     ) -> Result<Value, ApiError> {
-        let answer = collection.subresource_flow(&*self.0, ctx, name, body).await?;
+        let answer = collection
+            .subresource_flow(&*self.0, ctx, name, body)
+            .await?;
         let mut value = serde_json::to_value(answer)
             .map_err(|e| ApiError::internal("the answer cannot be encoded", e))?;
         value["kind"] = Value::from(S::KIND);

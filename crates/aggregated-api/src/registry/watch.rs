@@ -28,9 +28,9 @@ use crate::store::Revision;
 /// Changes taken from the history at a time.
 const BATCH: usize = 256;
 /// Shortest duration of a watch that names none; the longest is twice that.
-const MIN_DURATION: Duration = Duration::from_secs(1800);
+const MIN_DURATION: Duration = Duration::from_mins(30);
 /// Time between bookmarks.
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const BOOKMARK_EVERY: Duration = Duration::from_mins(1);
 /// How long before its end a watch sends a last bookmark.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
@@ -137,14 +137,20 @@ pub(crate) async fn start(
     });
     let mut response = Response::new(Body::from_stream(watcher.into_stream(first)));
     *response.status_mut() = StatusCode::OK;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
 fn next_bookmark(now: Duration, end: Duration) -> Duration {
     let regular = now + BOOKMARK_EVERY;
     let last = end.saturating_sub(BOOKMARK_BEFORE_END);
-    if last > now { regular.min(last) } else { regular }
+    if last > now {
+        regular.min(last)
+    } else {
+        regular
+    }
 }
 
 fn error_frame(error: &ApiError) -> Bytes {
@@ -199,7 +205,11 @@ impl Watcher {
                     return Some(self.bookmark(false));
                 }
             }
-            let wake = if self.options.bookmarks { self.end.min(self.next_bookmark) } else { self.end };
+            let wake = if self.options.bookmarks {
+                self.end.min(self.next_bookmark)
+            } else {
+                self.end
+            };
             tokio::select! {
                 () = self.source.shutdown.cancelled() => return None,
                 () = self.source.clock.sleep(wake.saturating_sub(now)) => {},
@@ -254,7 +264,10 @@ impl Watcher {
             return None;
         }
         let now = change.kind != ChangeKind::Deleted && self.options.selects(&change.entry);
-        let before = change.previous.as_ref().filter(|entry| self.options.selects(entry));
+        let before = change
+            .previous
+            .as_ref()
+            .filter(|entry| self.options.selects(entry));
         let (kind, entry) = match (now, before) {
             (true, Some(_)) => (ChangeKind::Modified, &change.entry),
             (true, None) => (ChangeKind::Added, &change.entry),
@@ -273,12 +286,12 @@ impl Watcher {
             View::Metadata => frame(kind, entry.metadata_body()),
             View::Table => {
                 let metadata = json!({"resourceVersion": entry.revision.to_string()});
-                self.table_line(kind.name(), entry.value(), metadata)
+                self.table_line(kind.name(), entry.value(), &metadata)
             },
         }
     }
 
-    fn table_line(&mut self, kind: &str, object: Value, metadata: Value) -> Bytes {
+    fn table_line(&mut self, kind: &str, object: Value, metadata: &Value) -> Bytes {
         let headers = std::mem::take(&mut self.headers);
         let columns = &self.source.declaration.columns;
         let table = table(columns, vec![object], metadata, self.include, headers);
@@ -297,10 +310,12 @@ impl Watcher {
         });
         match self.view {
             View::Whole => line(&json!({"type": "BOOKMARK", "object": object})),
-            View::Metadata => line(&json!({"type": "BOOKMARK", "object": partial_metadata(&object)})),
+            View::Metadata => {
+                line(&json!({"type": "BOOKMARK", "object": partial_metadata(&object)}))
+            },
             View::Table => {
                 let metadata = json!({"resourceVersion": self.sent.to_string()});
-                self.table_line("BOOKMARK", object, metadata)
+                self.table_line("BOOKMARK", object, &metadata)
             },
         }
     }

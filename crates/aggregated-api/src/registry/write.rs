@@ -7,7 +7,7 @@ use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::Value;
 
-use super::capability::{Companion, Create, CreatePlan, CreateSubresource, Delete, Object, Update};
+use super::capability::{Create, CreatePlan, CreateSubresource, Delete, Object, Update};
 use super::collection::{Collection, parse, whole_seconds};
 use super::context::RequestCtx;
 use super::entry::{Entry, encode};
@@ -66,14 +66,24 @@ impl<T: Object> Collection<T> {
         drop_status(declaration, &mut value);
         declaration.schema.set_defaults(&mut value);
         let schema_errors = declaration.schema.validate(&value);
-        let given_name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let given_name = value
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if !schema_errors.is_empty() {
             let name = given_name.to_owned();
             return Err(invalid(declaration, &name, &schema_errors));
         }
         let mut object: T = typed(declaration, value)?;
-        if object.meta().resource_version.as_deref().is_some_and(|rv| !rv.is_empty()) {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        if object
+            .meta()
+            .resource_version
+            .as_deref()
+            .is_some_and(|rv| !rv.is_empty())
+        {
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         meta::wipe_system_fields(object.meta_mut());
         set_namespace(declaration, object.meta_mut(), &ctx.namespace)?;
@@ -106,7 +116,11 @@ impl<T: Object> Collection<T> {
             check_deadline(ctx)?;
             let name = object.meta().name.clone().unwrap_or_default();
             let key = self.key_of(&object);
-            let mut existing = self.kind.get(&key).map(|entry| parse::<T>(&entry)).transpose()?;
+            let mut existing = self
+                .kind
+                .get(&key)
+                .map(|entry| parse::<T>(&entry))
+                .transpose()?;
             if existing.is_some() && generated {
                 if names == MAX_GENERATED {
                     return Err(ApiError::generate_name_exhausted(resource, &name));
@@ -120,13 +134,19 @@ impl<T: Object> Collection<T> {
                 match rules.plan(ctx, object.clone(), existing.take()).await? {
                     // A dry run leaves the old one alone and pretends that it is gone.
                     CreatePlan::Replace { .. } if ctx.dry_run => {},
-                    other => break other,
+                    plan @ (CreatePlan::Replace { .. }
+                    | CreatePlan::Existing(_)
+                    | CreatePlan::Write { .. }) => break plan,
                 }
             };
             match plan {
                 CreatePlan::Existing(stored) => {
                     return self.kind.get(&self.key_of(&stored)).ok_or_else(|| {
-                        ApiError::conflict(resource, &name, "the object was just deleted; try again")
+                        ApiError::conflict(
+                            resource,
+                            &name,
+                            "the object was just deleted; try again",
+                        )
                     });
                 },
                 CreatePlan::Replace { old, companion } => {
@@ -134,7 +154,10 @@ impl<T: Object> Collection<T> {
                     drop(written);
                     self.cache.consistent().await?;
                 },
-                CreatePlan::Write { object: mut planned, companion } => {
+                CreatePlan::Write {
+                    object: mut planned,
+                    companion,
+                } => {
                     let value = encoded(&mut planned)?;
                     if ctx.dry_run {
                         return unstored(&key, value);
@@ -146,7 +169,10 @@ impl<T: Object> Collection<T> {
                 },
             }
         }
-        Err(contended(resource, object.meta().name.as_deref().unwrap_or_default()))
+        Err(contended(
+            resource,
+            object.meta().name.as_deref().unwrap_or_default(),
+        ))
     }
 
     /// `PUT` and `PATCH` on an object.
@@ -164,7 +190,10 @@ impl<T: Object> Collection<T> {
         self.cache.consistent().await?;
         for _ in 0..MAX_CONFLICTS {
             check_deadline(ctx)?;
-            let entry = self.kind.get(&key).ok_or_else(|| ApiError::not_found(resource, name))?;
+            let entry = self
+                .kind
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(resource, name))?;
             let old: T = parse(&entry)?;
             let mut value = self.changed(&entry, change, ctx, options)?;
             keep_status(declaration, &mut value, &entry.value());
@@ -174,7 +203,13 @@ impl<T: Object> Collection<T> {
                 return Err(invalid(declaration, name, &errors));
             }
             let mut new: T = typed(declaration, value)?;
-            check_identity(declaration, new.meta_mut(), old.meta(), name, &ctx.namespace)?;
+            check_identity(
+                declaration,
+                new.meta_mut(),
+                old.meta(),
+                name,
+                &ctx.namespace,
+            )?;
             match (new.meta().resource_version.as_deref(), change) {
                 (None | Some("" | "0"), Change::Replace(_)) => {
                     let error = crate::http::status::FieldError::invalid(
@@ -231,15 +266,19 @@ impl<T: Object> Collection<T> {
         options: &WriteOptions,
     ) -> Result<Value, ApiError> {
         let decoded = match change {
-            Change::Replace(body) => {
-                Decoded { value: body.value.clone(), duplicates: body.duplicates.clone() }
+            Change::Replace(body) => Decoded {
+                value: body.value.clone(),
+                duplicates: body.duplicates.clone(),
             },
             Change::Patch(Patch::Merge(patch)) => {
                 let mut value = entry.value();
                 json_patch::merge(&mut value, &patch.value);
                 let given = patch.value.pointer("/metadata/resourceVersion").cloned();
                 set_resource_version(&mut value, given);
-                Decoded { value, duplicates: patch.duplicates.clone() }
+                Decoded {
+                    value,
+                    duplicates: patch.duplicates.clone(),
+                }
             },
             Change::Patch(Patch::Json(patch)) => {
                 let mut value = entry.value();
@@ -247,7 +286,9 @@ impl<T: Object> Collection<T> {
                     ApiError::refusal(
                         http::StatusCode::UNPROCESSABLE_ENTITY,
                         "Invalid",
-                        format!("the server rejected our request due to an error in our request: {e}"),
+                        format!(
+                            "the server rejected our request due to an error in our request: {e}"
+                        ),
                     )
                 })?;
                 let given = value
@@ -255,7 +296,10 @@ impl<T: Object> Collection<T> {
                     .filter(|rv| rv.as_str() != Some(&entry.revision.to_string()))
                     .cloned();
                 set_resource_version(&mut value, given);
-                Decoded { value, duplicates: Vec::new() }
+                Decoded {
+                    value,
+                    duplicates: Vec::new(),
+                }
             },
         };
         read_object(&self.declaration, decoded, options, ctx)
@@ -275,7 +319,10 @@ impl<T: Object> Collection<T> {
         self.cache.consistent().await?;
         for _ in 0..MAX_CONFLICTS {
             check_deadline(ctx)?;
-            let entry = self.kind.get(&key).ok_or_else(|| ApiError::not_found(resource, name))?;
+            let entry = self
+                .kind
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(resource, name))?;
             let old: T = parse(&entry)?;
             check_preconditions(declaration, options, &old, &entry, name)?;
             let finalizers = finalizers_after(old.meta(), options.propagation);
@@ -307,7 +354,10 @@ impl<T: Object> Collection<T> {
             if dry_run {
                 return Ok(Deleted::Pending(unstored(&key, value)?));
             }
-            match self.commit(&key, entry.revision, Some(value.clone()), companion).await? {
+            match self
+                .commit(&key, entry.revision, Some(value.clone()), companion)
+                .await?
+            {
                 Outcome::Committed(revision) => {
                     return Ok(Deleted::Pending(stored(&key, &value, revision)?));
                 },
@@ -329,20 +379,28 @@ impl<T: Object> Collection<T> {
         let body: S::Body = serde_json::from_value(body).map_err(|e| {
             ApiError::bad_request(format!(
                 "{} in version {:?} cannot be handled as a {}: {e}",
-                S::KIND, self.declaration.version, S::KIND
+                S::KIND,
+                self.declaration.version,
+                S::KIND
             ))
         })?;
         let key: Arc<str> = self.declaration.key(&ctx.namespace, name).into();
         self.cache.consistent().await?;
         for _ in 0..MAX_CONFLICTS {
             check_deadline(ctx)?;
-            let entry = self.kind.get(&key).ok_or_else(|| ApiError::not_found(resource, name))?;
+            let entry = self
+                .kind
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(resource, name))?;
             let planned = rules.plan(ctx, parse(&entry)?, &body).await?;
             let (Some(mut parent), false) = (planned.parent, ctx.dry_run) else {
                 return Ok(planned.body);
             };
             let value = encoded(&mut parent)?;
-            match self.commit(&key, entry.revision, Some(value), planned.companion).await? {
+            match self
+                .commit(&key, entry.revision, Some(value), planned.companion)
+                .await?
+            {
                 Outcome::Committed(_) => return Ok(planned.body),
                 Outcome::Conflict => self.cache.consistent().await?,
             }
@@ -356,7 +414,11 @@ fn contended(resource: &GroupResource, name: &str) -> ApiError {
 }
 
 fn check_deadline(ctx: &RequestCtx) -> Result<(), ApiError> {
-    if ctx.clock.elapsed() >= ctx.deadline { Err(ApiError::timeout()) } else { Ok(()) }
+    if ctx.clock.elapsed() >= ctx.deadline {
+        Err(ApiError::timeout())
+    } else {
+        Ok(())
+    }
 }
 
 fn encoded<T: Object>(object: &mut T) -> Result<Bytes, ApiError> {
@@ -390,7 +452,10 @@ fn read_object(
     options: &WriteOptions,
     ctx: &RequestCtx,
 ) -> Result<Value, ApiError> {
-    let Decoded { mut value, duplicates } = body;
+    let Decoded {
+        mut value,
+        duplicates,
+    } = body;
     let kind = &declaration.kind;
     let version = &declaration.version;
     let Some(object) = value.as_object_mut() else {
@@ -399,12 +464,15 @@ fn read_object(
         )));
     };
     let given = |object: &serde_json::Map<String, Value>, field: &str| {
-        object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        object
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
     };
     let (given_kind, given_version) = (given(object, "kind"), given(object, "apiVersion"));
     let same_group = given_version.split('/').next() == declaration.api_version.split('/').next();
-    if (!given_kind.is_empty() && given_kind != *kind)
-        || (!given_version.is_empty() && !same_group)
+    if (!given_kind.is_empty() && given_kind != *kind) || (!given_version.is_empty() && !same_group)
     {
         return Err(ApiError::bad_request(format!(
             "{given_kind} in version {given_version:?} cannot be handled as a {kind}: no kind {given_kind:?} is registered for version {given_version:?}"
@@ -417,7 +485,10 @@ fn read_object(
         )));
     }
     object.insert("kind".to_owned(), Value::from(kind.as_str()));
-    object.insert("apiVersion".to_owned(), Value::from(declaration.api_version.as_str()));
+    object.insert(
+        "apiVersion".to_owned(),
+        Value::from(declaration.api_version.as_str()),
+    );
     if !object.get("metadata").is_some_and(Value::is_object) {
         object.insert("metadata".to_owned(), Value::Object(serde_json::Map::new()));
     }
@@ -425,7 +496,11 @@ fn read_object(
     let complaints: Vec<_> = unknown
         .iter()
         .map(|path| format!("unknown field {path:?}"))
-        .chain(duplicates.iter().map(|path| format!("duplicate field {path:?}")))
+        .chain(
+            duplicates
+                .iter()
+                .map(|path| format!("duplicate field {path:?}")),
+        )
         .collect();
     match options.field_validation {
         FieldValidation::Strict if !complaints.is_empty() => Err(ApiError::bad_request(format!(
@@ -519,7 +594,9 @@ fn check_identity(
     let uid = new.uid.as_deref().unwrap_or_default();
     let stored = old.uid.as_deref().unwrap_or_default();
     if !uid.is_empty() && uid != stored {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}");
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}"
+        );
         return Err(ApiError::conflict(&declaration.resource, name, &why));
     }
     Ok(())
@@ -606,7 +683,11 @@ fn check_preconditions<T: Object>(
         return Err(ApiError::conflict(&by_kind, name, &why));
     }
     let revision = entry.revision.to_string();
-    if let Some(wanted) = options.resource_version.as_deref().filter(|w| *w != revision) {
+    if let Some(wanted) = options
+        .resource_version
+        .as_deref()
+        .filter(|w| *w != revision)
+    {
         let why = format!(
             "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified"
         );
@@ -618,7 +699,9 @@ fn check_preconditions<T: Object>(
 /// The finalizers a deleted object keeps, with the ones that tell the garbage collector what to do.
 fn finalizers_after(meta: &ObjectMeta, propagation: Option<Propagation>) -> Vec<String> {
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
-    let Some(propagation) = propagation else { return finalizers };
+    let Some(propagation) = propagation else {
+        return finalizers;
+    };
     finalizers.retain(|f| f != FOREGROUND && f != ORPHAN);
     match propagation {
         Propagation::Background => {},
@@ -626,12 +709,4 @@ fn finalizers_after(meta: &ObjectMeta, propagation: Option<Propagation>) -> Vec<
         Propagation::Orphan => finalizers.push(ORPHAN.to_owned()),
     }
     finalizers
-}
-
-/// Nothing rides along.
-impl Companion {
-    /// No condition, no change, no reservation.
-    pub fn none() -> Self {
-        Self::default()
-    }
 }

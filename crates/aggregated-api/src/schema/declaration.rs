@@ -78,24 +78,39 @@ impl Declaration {
         let crd = T::crd();
         let names = crd.spec.names;
         let kind = names.kind;
-        let incomplete =
-            |missing| DeclarationError::Incomplete { kind: kind.clone(), missing };
-        let version =
-            crd.spec.versions.into_iter().next().ok_or_else(|| incomplete("version"))?;
+        let incomplete = |missing| DeclarationError::Incomplete {
+            kind: kind.clone(),
+            missing,
+        };
+        let version = crd
+            .spec
+            .versions
+            .into_iter()
+            .next()
+            .ok_or_else(|| incomplete("version"))?;
         let declared = version
             .schema
             .and_then(|s| s.open_api_v3_schema)
             .ok_or_else(|| incomplete("schema"))?;
         let openapi =
             serde_json::to_value(declared).map_err(|_| incomplete("schema that is JSON"))?;
-        let schema = whole_schema(&openapi)
-            .map_err(|error| DeclarationError::Schema { kind: kind.clone(), error })?;
-        let columns = Column::all(version.additional_printer_columns.unwrap_or_default())
-            .map_err(|error| DeclarationError::Column { kind: kind.clone(), error })?;
+        let schema = whole_schema(&openapi).map_err(|error| DeclarationError::Schema {
+            kind: kind.clone(),
+            error,
+        })?;
+        let columns = Column::all(version.additional_printer_columns.unwrap_or_default()).map_err(
+            |error| DeclarationError::Column {
+                kind: kind.clone(),
+                error,
+            },
+        )?;
         Ok(Self {
             has_status: openapi.pointer("/properties/status").is_some(),
             api_version: format!("{}/{}", crd.spec.group, version.name),
-            resource: GroupResource { group: crd.spec.group, resource: names.plural },
+            resource: GroupResource {
+                group: crd.spec.group,
+                resource: names.plural,
+            },
             version: version.name,
             singular: names.singular.unwrap_or_else(|| kind.to_lowercase()),
             short_names: names.short_names.unwrap_or_default(),
@@ -148,14 +163,19 @@ fn whole_schema(declared: &Value) -> Result<Schema, SchemaError> {
 /// `fieldsV1` is an object without declared fields that must keep its content.
 fn strip_bounds(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
-        for noise in ["format", "required", "$schema", "title", "minimum", "maximum"] {
+        for noise in [
+            "format", "required", "$schema", "title", "minimum", "maximum",
+        ] {
             object.remove(noise);
         }
         let open = object.get("type") == Some(&json!("object"))
             && !object.contains_key("properties")
             && !object.contains_key("additionalProperties");
         if open {
-            object.insert("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true));
+            object.insert(
+                "x-kubernetes-preserve-unknown-fields".to_owned(),
+                json!(true),
+            );
         }
         if let Some(Value::Object(properties)) = object.get_mut("properties") {
             for value in properties.values_mut() {

@@ -47,8 +47,17 @@ pub struct GroupVersionDiscovery {
 impl GroupVersionDiscovery {
     /// Collects the kinds of one group-version.
     pub fn new(group: &str, version: &str, mut kinds: Vec<ServedKind>) -> Self {
-        kinds.sort_by(|a, b| a.declaration.resource.resource.cmp(&b.declaration.resource.resource));
-        Self { group: group.to_owned(), version: version.to_owned(), kinds }
+        kinds.sort_by(|a, b| {
+            a.declaration
+                .resource
+                .resource
+                .cmp(&b.declaration.resource.resource)
+        });
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kinds,
+        }
     }
 
     /// The kinds, sorted by plural name.
@@ -115,9 +124,8 @@ impl GroupVersionDiscovery {
     }
 
     fn aggregated(&self) -> Value {
-        let response_kind = |kind: &str| {
-            json!({"group": self.group, "version": self.version, "kind": kind})
-        };
+        let response_kind =
+            |kind: &str| json!({"group": self.group, "version": self.version, "kind": kind});
         let resources: Vec<_> = self
             .kinds
             .iter()
@@ -168,7 +176,10 @@ pub fn group_list(versions: &[GroupVersionDiscovery]) -> Value {
 
 /// `GET /apis` as `APIGroupDiscoveryList` v2.
 pub fn aggregated_list(versions: &[GroupVersionDiscovery]) -> Value {
-    let items: Vec<_> = versions.iter().map(GroupVersionDiscovery::aggregated).collect();
+    let items: Vec<_> = versions
+        .iter()
+        .map(GroupVersionDiscovery::aggregated)
+        .collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",

@@ -48,14 +48,24 @@ pub fn v2(versions: &[GroupVersionDiscovery]) -> Value {
     let mut definitions = Map::new();
     let mut paths = Map::new();
     for discovery in versions {
-        let Value::Object(mut document) = v3(discovery) else { continue };
+        let Value::Object(mut document) = v3(discovery) else {
+            continue;
+        };
         if let Some(Value::Object(schemas)) =
             document["components"].get_mut("schemas").map(Value::take)
         {
-            definitions.extend(schemas.into_iter().map(|(name, schema)| (name, downgrade(schema))));
+            definitions.extend(
+                schemas
+                    .into_iter()
+                    .map(|(name, schema)| (name, downgrade(schema))),
+            );
         }
         if let Some(Value::Object(found)) = document.remove("paths") {
-            paths.extend(found.into_iter().map(|(path, item)| (path, downgrade_path(item))));
+            paths.extend(
+                found
+                    .into_iter()
+                    .map(|(path, item)| (path, downgrade_path(item))),
+            );
         }
     }
     json!({
@@ -104,12 +114,10 @@ fn collapse(schema: Value) -> Value {
                 if let [only] = options.as_mut_slice() {
                     let only = only.take();
                     object.remove("anyOf");
-                    match only {
-                        Value::Object(inner) if inner.contains_key("$ref") => {
-                            object.insert("allOf".to_owned(), json!([inner]));
-                        },
-                        Value::Object(inner) => object.extend(inner),
-                        _ => {},
+                    if only.get("$ref").is_some() {
+                        object.insert("allOf".to_owned(), json!([only]));
+                    } else if let Value::Object(inner) = only {
+                        object.extend(inner);
                     }
                 }
             }
@@ -123,15 +131,13 @@ fn collapse(schema: Value) -> Value {
             Value::Object(object.into_iter().map(|(k, v)| (k, collapse(v))).collect())
         },
         Value::Array(items) => Value::Array(items.into_iter().map(collapse).collect()),
-        other => other,
+        scalar @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => scalar,
     }
 }
 
 fn add_schemas(schemas: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &ServedKind) {
     let declaration = &kind.declaration;
-    let gvk = |kind: &str| {
-        json!([{"group": gv.group, "version": gv.version, "kind": kind}])
-    };
+    let gvk = |kind: &str| json!([{"group": gv.group, "version": gv.version, "kind": kind}]);
     let name = definition_name(&gv.group, &gv.version, &declaration.kind);
     let mut own = collapse(declaration.openapi.clone());
     own["x-kubernetes-group-version-kind"] = gvk(&declaration.kind);
@@ -191,27 +197,75 @@ struct Operation {
 }
 
 const WRITE: &[(&str, &str, &str)] = &[
-    ("dryRun", "string", "`All`: process the request, persist nothing."),
-    ("fieldManager", "string", "Name of the actor that makes these changes."),
-    ("fieldValidation", "string", "What happens to unknown and duplicate fields: Ignore, Warn (default) or Strict."),
+    (
+        "dryRun",
+        "string",
+        "`All`: process the request, persist nothing.",
+    ),
+    (
+        "fieldManager",
+        "string",
+        "Name of the actor that makes these changes.",
+    ),
+    (
+        "fieldValidation",
+        "string",
+        "What happens to unknown and duplicate fields: Ignore, Warn (default) or Strict.",
+    ),
 ];
 const LIST: &[(&str, &str, &str)] = &[
-    ("allowWatchBookmarks", "boolean", "Whether a watch may send BOOKMARK events."),
+    (
+        "allowWatchBookmarks",
+        "boolean",
+        "Whether a watch may send BOOKMARK events.",
+    ),
     ("continue", "string", "Token of the previous page."),
-    ("fieldSelector", "string", "Restricts the objects by their fields."),
-    ("labelSelector", "string", "Restricts the objects by their labels."),
+    (
+        "fieldSelector",
+        "string",
+        "Restricts the objects by their fields.",
+    ),
+    (
+        "labelSelector",
+        "string",
+        "Restricts the objects by their labels.",
+    ),
     ("limit", "integer", "Most objects in one page."),
     ("resourceVersion", "string", "Which state may be served."),
-    ("resourceVersionMatch", "string", "How resourceVersion is applied: Exact or NotOlderThan."),
-    ("sendInitialEvents", "boolean", "Whether a watch begins with the present state."),
+    (
+        "resourceVersionMatch",
+        "string",
+        "How resourceVersion is applied: Exact or NotOlderThan.",
+    ),
+    (
+        "sendInitialEvents",
+        "boolean",
+        "Whether a watch begins with the present state.",
+    ),
     ("timeoutSeconds", "integer", "Duration of a watch."),
     ("watch", "boolean", "Stream changes instead of listing."),
 ];
 const DELETE: &[(&str, &str, &str)] = &[
-    ("dryRun", "string", "`All`: process the request, persist nothing."),
-    ("gracePeriodSeconds", "integer", "Accepted and ignored: there is nothing to wait for."),
-    ("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
-    ("propagationPolicy", "string", "Orphan, Background (default) or Foreground."),
+    (
+        "dryRun",
+        "string",
+        "`All`: process the request, persist nothing.",
+    ),
+    (
+        "gracePeriodSeconds",
+        "integer",
+        "Accepted and ignored: there is nothing to wait for.",
+    ),
+    (
+        "orphanDependents",
+        "boolean",
+        "Deprecated: use propagationPolicy.",
+    ),
+    (
+        "propagationPolicy",
+        "string",
+        "Orphan, Background (default) or Foreground.",
+    ),
 ];
 
 fn add_paths(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &ServedKind) {
@@ -220,13 +274,19 @@ fn add_paths(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &
     let base = format!("/apis/{}/{}", gv.group, gv.version);
     let plural = &declaration.resource.resource;
     let (collection, scope) = if declaration.namespaced {
-        (format!("{base}/namespaces/{{namespace}}/{plural}"), "Namespaced")
+        (
+            format!("{base}/namespaces/{{namespace}}/{plural}"),
+            "Namespaced",
+        )
     } else {
         (format!("{base}/{plural}"), "")
     };
     let own = reference(&definition_name(&gv.group, &gv.version, &declaration.kind));
-    let list =
-        reference(&definition_name(&gv.group, &gv.version, &format!("{}List", declaration.kind)));
+    let list = reference(&definition_name(
+        &gv.group,
+        &gv.version,
+        &format!("{}List", declaration.kind),
+    ));
     let status = reference(&format!("{META}.Status"));
     let camel: String = format!("{}.{}", gv.group, gv.version)
         .split(['.', '-'])
@@ -247,34 +307,98 @@ fn add_paths(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &
 
     let mut on_collection = Vec::new();
     if has("list") {
-        on_collection.push(operation("get", "list", "list", "list or watch objects of kind {kind}", LIST, None, vec![("200", list.clone())]));
+        on_collection.push(operation(
+            "get",
+            "list",
+            "list",
+            "list or watch objects of kind {kind}",
+            LIST,
+            None,
+            vec![("200", list.clone())],
+        ));
     }
     if has("create") {
-        on_collection.push(operation("post", "post", "create", "create a {kind}", WRITE, Some((own.clone(), both())), vec![("201", own.clone())]));
+        on_collection.push(operation(
+            "post",
+            "post",
+            "create",
+            "create a {kind}",
+            WRITE,
+            Some((own.clone(), both())),
+            vec![("201", own.clone())],
+        ));
     }
     if has("deletecollection") {
-        on_collection.push(operation("delete", "deletecollection", "deletecollection", "delete a collection of {kind}", DELETE, None, vec![("200", list.clone())]));
+        on_collection.push(operation(
+            "delete",
+            "deletecollection",
+            "deletecollection",
+            "delete a collection of {kind}",
+            DELETE,
+            None,
+            vec![("200", list.clone())],
+        ));
     }
     insert(paths, gv, &collection, on_collection);
 
     if declaration.namespaced && has("list") {
-        let mut across = operation("get", "list", "list", "list or watch objects of kind {kind}", LIST, None, vec![("200", list)]);
+        let mut across = operation(
+            "get",
+            "list",
+            "list",
+            "list or watch objects of kind {kind}",
+            LIST,
+            None,
+            vec![("200", list)],
+        );
         across.id = format!("list{camel}{}ForAllNamespaces", declaration.kind);
         insert(paths, gv, &format!("{base}/{plural}"), vec![across]);
     }
 
     let mut on_object = Vec::new();
     if has("get") {
-        on_object.push(operation("get", "get", "read", "read the specified {kind}", &[], None, vec![("200", own.clone())]));
+        on_object.push(operation(
+            "get",
+            "get",
+            "read",
+            "read the specified {kind}",
+            &[],
+            None,
+            vec![("200", own.clone())],
+        ));
     }
     if has("update") {
-        on_object.push(operation("put", "put", "replace", "replace the specified {kind}", WRITE, Some((own.clone(), both())), vec![("200", own.clone())]));
+        on_object.push(operation(
+            "put",
+            "put",
+            "replace",
+            "replace the specified {kind}",
+            WRITE,
+            Some((own.clone(), both())),
+            vec![("200", own.clone())],
+        ));
     }
     if has("patch") {
-        on_object.push(operation("patch", "patch", "patch", "partially update the specified {kind}", WRITE, Some((reference(PATCH), patch_types().to_vec())), vec![("200", own.clone())]));
+        on_object.push(operation(
+            "patch",
+            "patch",
+            "patch",
+            "partially update the specified {kind}",
+            WRITE,
+            Some((reference(PATCH), patch_types().to_vec())),
+            vec![("200", own.clone())],
+        ));
     }
     if has("delete") {
-        on_object.push(operation("delete", "delete", "delete", "delete a {kind}", DELETE, Some((reference(&format!("{META}.DeleteOptions")), both())), vec![("200", status)]));
+        on_object.push(operation(
+            "delete",
+            "delete",
+            "delete",
+            "delete a {kind}",
+            DELETE,
+            Some((reference(&format!("{META}.DeleteOptions")), both())),
+            vec![("200", status)],
+        ));
     }
     insert(paths, gv, &format!("{collection}/{{name}}"), on_object);
 
@@ -290,7 +414,12 @@ fn add_paths(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &
             answers: vec![("201", body)],
             kind: sub.kind.to_owned(),
         };
-        insert(paths, gv, &format!("{collection}/{{name}}/{}", sub.name), vec![post]);
+        insert(
+            paths,
+            gv,
+            &format!("{collection}/{{name}}/{}", sub.name),
+            vec![post],
+        );
     }
 }
 
@@ -305,7 +434,10 @@ fn insert(
     }
     let mut item = Map::new();
     let mut parameters = Vec::new();
-    for (name, what) in [("name", "name of the object"), ("namespace", "namespace of the object")] {
+    for (name, what) in [
+        ("name", "name of the object"),
+        ("namespace", "namespace of the object"),
+    ] {
         if path.contains(&format!("{{{name}}}")) {
             parameters.push(json!({
                 "name": name, "in": "path", "required": true, "description": what,
@@ -353,8 +485,10 @@ fn insert(
             },
         });
         if let Some((schema, media)) = operation.body {
-            let content: Map<_, _> =
-                media.iter().map(|m| ((*m).to_owned(), json!({"schema": schema}))).collect();
+            let content: Map<_, _> = media
+                .iter()
+                .map(|m| ((*m).to_owned(), json!({"schema": schema})))
+                .collect();
             rendered["requestBody"] = json!({"content": content});
         }
         item.insert(operation.method.to_owned(), rendered);
@@ -382,32 +516,45 @@ fn downgrade(schema: Value) -> Value {
             Value::Object(object.into_iter().map(|(k, v)| (k, downgrade(v))).collect())
         },
         Value::Array(items) => Value::Array(items.into_iter().map(downgrade).collect()),
-        other => other,
+        scalar @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => scalar,
     }
 }
 
 fn downgrade_path(item: Value) -> Value {
-    let Value::Object(mut item) = item else { return item };
+    let Value::Object(mut item) = item else {
+        return item;
+    };
     for (key, value) in &mut item {
         if key == "parameters" {
             *value = downgrade_parameters(value.take());
             continue;
         }
-        let Value::Object(operation) = value else { continue };
-        let mut parameters =
-            operation.remove("parameters").map_or_else(|| json!([]), downgrade_parameters);
+        let Value::Object(operation) = value else {
+            continue;
+        };
+        let mut parameters = operation
+            .remove("parameters")
+            .map_or_else(|| json!([]), downgrade_parameters);
         if let Some(body) = operation.remove("requestBody")
             && let Some(content) = body["content"].as_object()
         {
-            let schema = content.values().next().map(|c| downgrade(c["schema"].clone()));
+            let schema = content
+                .values()
+                .next()
+                .map(|c| downgrade(c["schema"].clone()));
             if let (Some(list), Some(schema)) = (parameters.as_array_mut(), schema) {
                 list.push(json!({"name": "body", "in": "body", "schema": schema}));
             }
-            operation.insert("consumes".to_owned(), json!(content.keys().collect::<Vec<_>>()));
+            operation.insert(
+                "consumes".to_owned(),
+                json!(content.keys().collect::<Vec<_>>()),
+            );
         }
         operation.insert("parameters".to_owned(), parameters);
-        operation
-            .insert("produces".to_owned(), json!(["application/json", "application/yaml"]));
+        operation.insert(
+            "produces".to_owned(),
+            json!(["application/json", "application/yaml"]),
+        );
         operation.insert("schemes".to_owned(), json!(["https"]));
         if let Some(Value::Object(responses)) = operation.get_mut("responses") {
             for response in responses.values_mut() {
@@ -422,7 +569,9 @@ fn downgrade_path(item: Value) -> Value {
 }
 
 fn downgrade_parameters(parameters: Value) -> Value {
-    let Value::Array(parameters) = parameters else { return parameters };
+    let Value::Array(parameters) = parameters else {
+        return parameters;
+    };
     parameters
         .into_iter()
         .map(|mut parameter| {

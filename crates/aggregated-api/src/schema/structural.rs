@@ -55,10 +55,10 @@ pub struct Schema {
     min_items: Option<u64>,
     max_items: Option<u64>,
     pattern: Option<Regex>,
-    properties: BTreeMap<String, Schema>,
+    properties: BTreeMap<String, Self>,
     required: Vec<String>,
-    additional: Option<Box<Schema>>,
-    items: Option<Box<Schema>>,
+    additional: Option<Box<Self>>,
+    items: Option<Box<Self>>,
 }
 
 impl Schema {
@@ -72,11 +72,18 @@ impl Schema {
     }
 
     fn parse_at(schema: &Value, path: &str) -> Result<Self, SchemaError> {
-        let refuse = |why: String| SchemaError { path: path.to_owned(), why };
+        let refuse = |why: String| SchemaError {
+            path: path.to_owned(),
+            why,
+        };
         let Some(object) = schema.as_object() else {
-            return match schema {
-                Value::Bool(true) => Ok(Self { preserve_unknown: true, ..Self::default() }),
-                _ => Err(refuse("is not an object".to_owned())),
+            return if schema == &Value::Bool(true) {
+                Ok(Self {
+                    preserve_unknown: true,
+                    ..Self::default()
+                })
+            } else {
+                Err(refuse("is not an object".to_owned()))
             };
         };
         let mut parsed = Self::default();
@@ -116,8 +123,10 @@ impl Schema {
                 },
                 "required" => {
                     let names = value.as_array().into_iter().flatten();
-                    parsed.required =
-                        names.filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+                    parsed.required = names
+                        .filter_map(Value::as_str)
+                        .map(ToOwned::to_owned)
+                        .collect();
                 },
                 "additionalProperties" => {
                     if value != &Value::Bool(false) {
@@ -131,10 +140,18 @@ impl Schema {
                 "x-kubernetes-preserve-unknown-fields" => {
                     parsed.preserve_unknown = value == &Value::Bool(true);
                 },
-                "description" | "title" | "format" | "example" | "externalDocs" | "$schema"
-                | "x-kubernetes-list-type" | "x-kubernetes-list-map-keys"
-                | "x-kubernetes-map-type" | "x-kubernetes-embedded-resource"
-                | "x-kubernetes-patch-strategy" | "x-kubernetes-patch-merge-key" => {},
+                "description"
+                | "title"
+                | "format"
+                | "example"
+                | "externalDocs"
+                | "$schema"
+                | "x-kubernetes-list-type"
+                | "x-kubernetes-list-map-keys"
+                | "x-kubernetes-map-type"
+                | "x-kubernetes-embedded-resource"
+                | "x-kubernetes-patch-strategy"
+                | "x-kubernetes-patch-merge-key" => {},
                 "exclusiveMinimum" | "exclusiveMaximum" if value == &Value::Bool(false) => {},
                 other => return Err(refuse(format!("uses {other}, which is not supported"))),
             }
@@ -245,7 +262,11 @@ impl Schema {
             errors.push(FieldError::type_invalid(
                 path,
                 &type_name(value),
-                &format!("{} in body must be of type {wanted}: {:?}", place(path), type_name(value)),
+                &format!(
+                    "{} in body must be of type {wanted}: {:?}",
+                    place(path),
+                    type_name(value)
+                ),
             ));
             return;
         }
@@ -267,7 +288,8 @@ impl Schema {
                     errors.push(FieldError::too_long(path, max, "items"));
                 }
                 if let Some(min) = self.min_items.filter(|min| count < *min) {
-                    let detail = format!("{} in body should have at least {min} items", place(path));
+                    let detail =
+                        format!("{} in body should have at least {min} items", place(path));
                     errors.push(FieldError::invalid(path, &count, &detail));
                 }
                 if let Some(schema) = &self.items {
@@ -317,11 +339,17 @@ impl Schema {
     ) {
         let Some(n) = number.as_f64() else { return };
         if let Some(min) = self.minimum.filter(|min| n < *min) {
-            let detail = format!("{} in body should be greater than or equal to {min}", place(path));
+            let detail = format!(
+                "{} in body should be greater than or equal to {min}",
+                place(path)
+            );
             errors.push(FieldError::invalid(path, number, &detail));
         }
         if let Some(max) = self.maximum.filter(|max| n > *max) {
-            let detail = format!("{} in body should be less than or equal to {max}", place(path));
+            let detail = format!(
+                "{} in body should be less than or equal to {max}",
+                place(path)
+            );
             errors.push(FieldError::invalid(path, number, &detail));
         }
     }
@@ -332,7 +360,10 @@ impl Schema {
             errors.push(FieldError::too_long(path, max, "characters"));
         }
         if let Some(min) = self.min_length.filter(|min| length < *min) {
-            let detail = format!("{} in body should be at least {min} chars long", place(path));
+            let detail = format!(
+                "{} in body should be at least {min} chars long",
+                place(path)
+            );
             errors.push(FieldError::invalid(path, &text, &detail));
         }
         if let Some(pattern) = self.pattern.as_ref().filter(|p| !p.is_match(text)) {
@@ -347,7 +378,11 @@ fn count(n: usize) -> u64 {
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 fn place(path: &str) -> &str {
@@ -424,21 +459,52 @@ mod tests {
     fn each_constraint_is_reported_at_its_field() {
         for (spec, expected) in [
             (json!({}), "spec.host: Required value"),
-            (json!({"host": 1}), r#"spec.host: Invalid value: "integer": spec.host in body must be of type string: "integer""#),
-            (json!({"host": ""}), r#"spec.host: Invalid value: "": spec.host in body should be at least 1 chars long"#),
-            (json!({"host": "abcdef"}), "spec.host: Too long: may not be more than 5 characters"),
-            (json!({"host": "A"}), r#"spec.host: Invalid value: "A": spec.host in body should match '^[a-z]*$'"#),
-            (json!({"host": "a", "ttl": 9}), "spec.ttl: Invalid value: 9: spec.ttl in body should be greater than or equal to 10"),
-            (json!({"host": "a", "ttl": 21}), "spec.ttl: Invalid value: 21: spec.ttl in body should be less than or equal to 20"),
-            (json!({"host": "a", "mode": "C"}), r#"spec.mode: Unsupported value: "C": supported values: "A", "B""#),
-            (json!({"host": "a", "list": [{}, {}]}), "spec.list: Too many: must have at most 1 items"),
-            (json!({"host": "a", "port": true}), r#"spec.port: Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean""#),
+            (
+                json!({"host": 1}),
+                r#"spec.host: Invalid value: "integer": spec.host in body must be of type string: "integer""#,
+            ),
+            (
+                json!({"host": ""}),
+                r#"spec.host: Invalid value: "": spec.host in body should be at least 1 chars long"#,
+            ),
+            (
+                json!({"host": "abcdef"}),
+                "spec.host: Too long: may not be more than 5 characters",
+            ),
+            (
+                json!({"host": "A"}),
+                r#"spec.host: Invalid value: "A": spec.host in body should match '^[a-z]*$'"#,
+            ),
+            (
+                json!({"host": "a", "ttl": 9}),
+                "spec.ttl: Invalid value: 9: spec.ttl in body should be greater than or equal to 10",
+            ),
+            (
+                json!({"host": "a", "ttl": 21}),
+                "spec.ttl: Invalid value: 21: spec.ttl in body should be less than or equal to 20",
+            ),
+            (
+                json!({"host": "a", "mode": "C"}),
+                r#"spec.mode: Unsupported value: "C": supported values: "A", "B""#,
+            ),
+            (
+                json!({"host": "a", "list": [{}, {}]}),
+                "spec.list: Too many: must have at most 1 items",
+            ),
+            (
+                json!({"host": "a", "port": true}),
+                r#"spec.port: Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean""#,
+            ),
         ] {
             let errors = schema().validate(&json!({"spec": spec}));
             let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
             assert_eq!(texts, [expected]);
         }
-        assert!(schema().validate(&json!({"spec": {"host": "a", "ttl": 10, "port": "http"}})).is_empty());
+        assert!(
+            schema()
+                .validate(&json!({"spec": {"host": "a", "ttl": 10, "port": "http"}}))
+                .is_empty()
+        );
     }
 
     #[test]
@@ -446,7 +512,10 @@ mod tests {
         for (bad, what) in [
             (json!({"type": "object", "oneOf": []}), "oneOf"),
             (json!({"properties": {}}), "no type"),
-            (json!({"type": "object", "x-kubernetes-validations": []}), "x-kubernetes-validations"),
+            (
+                json!({"type": "object", "x-kubernetes-validations": []}),
+                "x-kubernetes-validations",
+            ),
             (json!({"$ref": "#/x"}), "$ref"),
         ] {
             let error = Schema::parse(&bad).expect_err(what).to_string();

@@ -53,16 +53,21 @@ impl Column {
             json_path: ".metadata.creationTimestamp".to_owned(),
             priority: None,
         };
-        let rest = if declared.is_empty() { vec![age] } else { declared };
+        let rest = if declared.is_empty() {
+            vec![age]
+        } else {
+            declared
+        };
         std::iter::once(name).chain(rest).map(Self::parse).collect()
     }
 
     fn parse(declared: CustomResourceColumnDefinition) -> Result<Self, ColumnError> {
-        let path = JsonPath::parse(&format!("${}", declared.json_path)).map_err(|e| ColumnError {
-            name: declared.name.clone(),
-            path: declared.json_path.clone(),
-            why: e.to_string(),
-        })?;
+        let path =
+            JsonPath::parse(&format!("${}", declared.json_path)).map_err(|e| ColumnError {
+                name: declared.name.clone(),
+                path: declared.json_path.clone(),
+                why: e.to_string(),
+            })?;
         Ok(Self {
             definition: ColumnDefinition {
                 name: declared.name,
@@ -116,7 +121,7 @@ pub fn partial_metadata(object: &Value) -> Value {
 pub fn table(
     columns: &[Column],
     objects: Vec<Value>,
-    metadata: Value,
+    metadata: &Value,
     include: IncludeObject,
     headers: bool,
 ) -> Value {
@@ -167,7 +172,13 @@ mod tests {
             "metadata": {"name": "x"},
             "status": {"active": 0, "conditions": [{"type": "Other", "status": "False"}, {"type": "Bound", "status": "True"}]},
         });
-        let table = table(&columns, vec![object], json!({"resourceVersion": "7"}), IncludeObject::Metadata, true);
+        let table = table(
+            &columns,
+            vec![object],
+            &json!({"resourceVersion": "7"}),
+            IncludeObject::Metadata,
+            true,
+        );
         assert_eq!(table["rows"][0]["cells"], json!(["x", 0, "True", null]));
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["columnDefinitions"][0]["format"], "name");

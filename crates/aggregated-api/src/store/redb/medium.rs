@@ -1,26 +1,28 @@
 //! Where the bytes of the database lie, and how a full disk is met. Called by [`super::writer`]
 //! and [`super::RedbStore::open`]; nothing else sees a file.
 //!
-//! redb is told of no space only by a failed write, after which it must be opened again, and it
-//! needs free pages even to delete. So a database keeps a reserve: [`Guarded`] allocates the file's
-//! blocks ahead of the highest write. When that fails the disk counts as full while
-//! [`Options::reserve_bytes`](super::Options::reserve_bytes) are still there, and the writer goes
-//! on with transactions that delete. Allocating ahead also means that no write is lost *after* it
-//! was accepted, as happens where a file system finds blocks only when it writes back.
+//! redb learns of no space only by a failed write, after which it must be opened again, and it
+//! needs free pages even to delete. So a file has a reserve beside it: blocks of the disk, held in
+//! a file of their own and given back when the disk is full, for the transactions that delete.
+//! [`Guarded`] also allocates the blocks of a stretch before the first write to it. So no write is
+//! lost *after* it was accepted, as happens where a file system finds blocks only when it writes
+//! back.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::redb::backends::{FileBackend, InMemoryBackend};
 use ::redb::{BackendError, StorageBackend};
+use parking_lot::Mutex;
 
-/// Blocks are allocated in steps of this many bytes.
-const ALLOCATION_STEP: u64 = 1 << 20;
+/// Blocks are allocated in stretches of this many bytes.
+pub(super) const STRETCH: u64 = 1 << 20;
 
 /// A medium that can be opened again after a failure.
 pub(super) trait Medium: Debug + Send + Sync {
@@ -29,6 +31,12 @@ pub(super) trait Medium: Debug + Send + Sync {
 
     /// Makes sure that writes between the two offsets will find space.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()>;
+
+    /// Takes so many bytes off the disk, if `spare` more are free; keeps none when it fails.
+    fn hold_reserve(&self, bytes: u64, spare: u64) -> io::Result<()>;
+
+    /// Gives them back.
+    fn release_reserve(&self) -> io::Result<()>;
 
     /// Bytes used on the medium.
     fn used_bytes(&self) -> u64;
@@ -54,6 +62,12 @@ impl FileMedium {
             .open(&self.path)
     }
 
+    fn reserve_path(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(".reserve");
+        name.into()
+    }
+
     /// Whether there is something to check before it is opened for writing.
     pub(super) fn has_data(&self) -> io::Result<bool> {
         match std::fs::metadata(&self.path) {
@@ -70,29 +84,32 @@ impl Medium for FileMedium {
         Ok(Box::new(backend))
     }
 
-    #[cfg(target_os = "linux")]
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
-        use nix::errno::Errno;
-        use nix::fcntl::{FallocateFlags, fallocate};
-
-        let offset = i64::try_from(from).map_err(io::Error::other)?;
-        let length = i64::try_from(to.saturating_sub(from)).map_err(io::Error::other)?;
-        // The length stays as redb set it: it checks it against its own header.
-        match fallocate(
-            self.file()?,
-            FallocateFlags::FALLOC_FL_KEEP_SIZE,
-            offset,
-            length,
-        ) {
-            // A file system without preallocation reports a full disk at the write itself.
-            Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        allocate(&self.file()?, from, to)
     }
 
-    #[cfg(not(target_os = "linux"))]
-    fn allocate(&self, _from: u64, _to: u64) -> io::Result<()> {
-        Ok(())
+    fn hold_reserve(&self, bytes: u64, spare: u64) -> io::Result<()> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.reserve_path())?;
+        let held = allocate(&file, 0, bytes.saturating_add(spare)).and_then(|()| {
+            // Makes the length known, then cuts the spare blocks off.
+            file.set_len(bytes.saturating_add(spare))?;
+            file.set_len(bytes)
+        });
+        if held.is_err() {
+            self.release_reserve()?;
+        }
+        held
+    }
+
+    fn release_reserve(&self) -> io::Result<()> {
+        match std::fs::remove_file(self.reserve_path()) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+            _ => Ok(()),
+        }
     }
 
     #[cfg(unix)]
@@ -108,6 +125,26 @@ impl Medium for FileMedium {
     }
 }
 
+/// Allocates blocks of a file and leaves its length, which redb checks against its own header.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
+    use nix::errno::Errno;
+    use nix::fcntl::{FallocateFlags, fallocate};
+
+    let offset = i64::try_from(from).map_err(io::Error::other)?;
+    let length = i64::try_from(to.saturating_sub(from)).map_err(io::Error::other)?;
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, length) {
+        // A file system without preallocation reports a full disk at the write itself.
+        Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_file: &File, _from: u64, _to: u64) -> io::Result<()> {
+    Ok(())
+}
+
 /// Memory; what was written is lost with the store.
 #[derive(Debug, Default)]
 pub(super) struct MemoryMedium {
@@ -120,6 +157,14 @@ impl Medium for MemoryMedium {
     }
 
     fn allocate(&self, _from: u64, _to: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn hold_reserve(&self, _bytes: u64, _spare: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release_reserve(&self) -> io::Result<()> {
         Ok(())
     }
 
@@ -161,26 +206,26 @@ impl StorageBackend for Memory {
 pub(super) struct Space {
     medium: Arc<dyn Medium>,
     reserve: u64,
-    /// Blocks up to this offset have been allocated.
-    allocated: AtomicU64,
-    /// Where the highest write ended, or would have ended.
-    highest: AtomicU64,
-    /// The disk is full: writes use the reserve and allocate nothing.
+    /// Stretches whose blocks have been allocated.
+    allocated: Mutex<BTreeSet<u64>>,
+    /// The disk is full: the reserve is given back, and nothing is allocated ahead.
     full: AtomicBool,
     /// A sync failed: nobody knows what is on the disk.
     sync_failed: AtomicBool,
 }
 
 impl Space {
+    /// Holds the reserve; the space counts as full when there is not enough for it.
     pub(super) fn new(medium: Arc<dyn Medium>, reserve: u64) -> Self {
-        Self {
+        let space = Self {
             medium,
             reserve,
-            allocated: AtomicU64::new(0),
-            highest: AtomicU64::new(0),
-            full: AtomicBool::new(false),
+            allocated: Mutex::default(),
+            full: AtomicBool::new(true),
             sync_failed: AtomicBool::new(false),
-        }
+        };
+        space.try_recover();
+        space
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -191,22 +236,21 @@ impl Space {
         self.full.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_full(&self, full: bool) {
-        self.full.store(full, Ordering::Relaxed);
+    /// Gives the reserve back, for deletes.
+    pub(super) fn set_full(&self) -> io::Result<()> {
+        self.full.store(true, Ordering::Relaxed);
+        self.medium.release_reserve()
     }
 
     pub(super) fn sync_failed(&self) -> bool {
         self.sync_failed.load(Ordering::Relaxed)
     }
 
-    /// Leaves the full state when there is room for the highest write and the reserve.
+    /// Leaves the full state when there is room for the reserve and for something to write: the
+    /// space that the reserve gave back is not enough.
     pub(super) fn try_recover(&self) -> bool {
-        let recovered = self
-            .allocate_ahead(self.highest.load(Ordering::Relaxed))
-            .is_ok();
-        if recovered {
-            self.set_full(false);
-        }
+        let recovered = self.medium.hold_reserve(self.reserve, 2 * STRETCH).is_ok();
+        self.full.store(!recovered, Ordering::Relaxed);
         recovered
     }
 
@@ -218,25 +262,18 @@ impl Space {
         })
     }
 
-    fn before_write(&self, end: u64) -> io::Result<()> {
-        self.highest.fetch_max(end, Ordering::Relaxed);
+    fn before_write(&self, offset: u64, end: u64) -> io::Result<()> {
         if self.is_full() {
-            Ok(())
-        } else {
-            self.allocate_ahead(end)
-        }
-    }
-
-    /// Allocates what a write that ends here leaves as the reserve.
-    fn allocate_ahead(&self, end: u64) -> io::Result<()> {
-        let allocated = self.allocated.load(Ordering::Relaxed);
-        let wanted = end.saturating_add(self.reserve);
-        if wanted <= allocated {
             return Ok(());
         }
-        let to = wanted.saturating_add(ALLOCATION_STEP);
-        self.medium.allocate(allocated, to)?;
-        self.allocated.store(to, Ordering::Relaxed);
+        let mut allocated = self.allocated.lock();
+        for stretch in offset / STRETCH..end.div_ceil(STRETCH) {
+            if !allocated.contains(&stretch) {
+                self.medium
+                    .allocate(stretch * STRETCH, (stretch + 1) * STRETCH)?;
+                allocated.insert(stretch);
+            }
+        }
         Ok(())
     }
 }
@@ -259,9 +296,8 @@ impl StorageBackend for Guarded {
         let shrinks = len < self.inner.len()?;
         self.inner.set_len(len)?;
         if shrinks {
-            // That gave back what was allocated beyond the new end.
-            self.space.allocated.fetch_min(len, Ordering::Relaxed);
-            self.space.highest.fetch_min(len, Ordering::Relaxed);
+            // That gave back the blocks beyond the new end.
+            self.space.allocated.lock().split_off(&(len / STRETCH));
         }
         Ok(())
     }
@@ -272,7 +308,8 @@ impl StorageBackend for Guarded {
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let length = u64::try_from(data.len()).map_err(io::Error::other)?;
-        self.space.before_write(offset.saturating_add(length))?;
+        self.space
+            .before_write(offset, offset.saturating_add(length))?;
         self.inner.write(offset, data)
     }
     fn close(&self) -> io::Result<()> {

@@ -45,7 +45,8 @@ pub struct Options {
     /// Bytes of transactions that may wait for the writer; beyond, they are refused as
     /// [`Error::Unavailable`].
     pub queue_bytes: usize,
-    /// Bytes of the disk set aside for deletes when it is full.
+    /// Bytes of the disk set aside for deletes when it is full, in a file beside the database with
+    /// `.reserve` after its name.
     pub reserve_bytes: u64,
 }
 
@@ -175,7 +176,9 @@ impl RedbStore {
         let space = Arc::new(Space::new(medium, reserve_bytes));
         let database = match open_database(&space, cache_bytes) {
             Err(Error::NoSpace) => {
-                space.set_full(true);
+                space
+                    .set_full()
+                    .map_err(|err| failure(::redb::Error::Io(err)))?;
                 open_database(&space, cache_bytes)?
             },
             other => other?,
@@ -294,8 +297,8 @@ fn is_new(database: &Database) -> Result<bool, Error> {
 #[async_trait::async_trait]
 impl Store for RedbStore {
     async fn get(&self, key: &str) -> Result<Option<Record>, Error> {
-        // Inline: a lookup takes some two microseconds, a tenth of a hop to a blocking thread and
-        // back. Not so while the database is being opened again.
+        // Inline: a lookup takes some 7 microseconds, a hop to a blocking thread and back 17 more.
+        // Not so while the database is being opened again.
         if self.shared.is_closed() {
             return Err(self.shared.closed_error());
         }

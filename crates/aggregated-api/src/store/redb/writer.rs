@@ -256,7 +256,10 @@ impl Writer {
         if !self.shared.space.is_full() {
             tracing::warn!("the store's disk is full; only deletes are accepted");
         }
-        self.shared.space.set_full(true);
+        self.shared
+            .space
+            .set_full()
+            .map_err(|err| failure(::redb::Error::Io(err)))?;
         let mut database = self.shared.database.write();
         *database = None;
         let opened = open_database(&self.shared.space, self.cache_bytes)?;

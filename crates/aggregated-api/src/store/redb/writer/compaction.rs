@@ -72,11 +72,8 @@ impl Writer {
                 self.compaction = Some(compaction);
                 return;
             },
-            Ok(false) => {
-                // Pages that became free inside of the file may be enough: the next write tells.
-                self.shared.space.set_full(false);
-                Ok(())
-            },
+            Ok(false) if was_full => self.shrink(),
+            Ok(false) => Ok(()),
             Err(Error::NoSpace) => match self.reopen_full() {
                 Ok(()) if !was_full => {
                     self.compaction = Some(compaction);
@@ -101,6 +98,23 @@ impl Writer {
                     Err(_) => Err(self.shared.closed_error()),
                 },
             );
+        }
+    }
+
+    /// Gives the disk back what is free inside of the file. Readers wait meanwhile, so this is done
+    /// only on a full disk, where deletes would else make no room for anybody.
+    fn shrink(&self) -> Result<(), Error> {
+        let shrunk = match self.shared.database.write().as_mut() {
+            Some(database) => database.compact().map_err(failure),
+            None => return Err(self.shared.closed_error()),
+        };
+        match shrunk {
+            Ok(_) => {
+                self.shared.space.try_recover();
+                Ok(())
+            },
+            Err(Error::NoSpace) => self.reopen_full(),
+            Err(err) => Err(err),
         }
     }
 
