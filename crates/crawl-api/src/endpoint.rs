@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::lease::LeasedEndpoint;
 
 /// Which proxy a `ProxyEndpoint` shows; it has the same name and namespace.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(
+    CustomResource, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema,
+)]
 #[kube(
     group = "leases.crawl.example.com",
     version = "v1alpha1",
@@ -22,14 +24,56 @@ use crate::lease::LeasedEndpoint;
     doc = "How a proxy can be leased now: a read-only view that lease-apiserver derives from the Proxy of the same name.",
     derive = "Default",
     derive = "PartialEq",
-    printcolumn(name = "Endpoint", json_path = ".status.url", type_ = "string", description = "URL of the proxy, without credentials"),
-    printcolumn(name = "Healthy", json_path = ".status.healthy", type_ = "boolean", description = "Whether traffic goes through it"),
-    printcolumn(name = "Accepting", json_path = ".status.accepting", type_ = "boolean", description = "Whether new leases are granted"),
-    printcolumn(name = "Active", json_path = ".status.active", type_ = "integer", description = "Leases that hold a slot"),
-    printcolumn(name = "Max", json_path = ".status.max", type_ = "integer", description = "Slots"),
-    printcolumn(name = "Reason", json_path = ".status.reason", type_ = "string", priority = 1, description = "Why no new leases are granted"),
-    printcolumn(name = "ExitIP", json_path = ".status.exitIP", type_ = "string", priority = 1, description = "Address that targets see"),
-    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date", description = "Time since the proxy was first seen")
+    printcolumn(
+        name = "Endpoint",
+        json_path = ".status.url",
+        type_ = "string",
+        description = "URL of the proxy, without credentials"
+    ),
+    printcolumn(
+        name = "Healthy",
+        json_path = ".status.healthy",
+        type_ = "boolean",
+        description = "Whether traffic goes through it"
+    ),
+    printcolumn(
+        name = "Accepting",
+        json_path = ".status.accepting",
+        type_ = "boolean",
+        description = "Whether new leases are granted"
+    ),
+    printcolumn(
+        name = "Active",
+        json_path = ".status.active",
+        type_ = "integer",
+        description = "Leases that hold a slot"
+    ),
+    printcolumn(
+        name = "Max",
+        json_path = ".status.max",
+        type_ = "integer",
+        description = "Slots"
+    ),
+    printcolumn(
+        name = "Reason",
+        json_path = ".status.reason",
+        type_ = "string",
+        priority = 1,
+        description = "Why no new leases are granted"
+    ),
+    printcolumn(
+        name = "ExitIP",
+        json_path = ".status.exitIP",
+        type_ = "string",
+        priority = 1,
+        description = "Address that targets see"
+    ),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date",
+        description = "Time since the proxy was first seen"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyEndpointSpec {

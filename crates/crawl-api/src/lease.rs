@@ -61,15 +61,63 @@ pub mod denial {
     doc = "The right to use one proxy until a time. Creating it takes the slot, deleting it gives the slot back.",
     derive = "Default",
     derive = "PartialEq",
-    printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string", description = "Pending, Bound, Expired or Revoked"),
-    printcolumn(name = "Proxy", json_path = ".status.proxy.name", type_ = "string", description = "The leased proxy"),
-    printcolumn(name = "Endpoint", json_path = ".status.proxyURL", type_ = "string", description = "URL to use as the proxy, without credentials"),
-    printcolumn(name = "Target", json_path = ".spec.target", type_ = "string", description = "Registrable domain the lease is for"),
-    printcolumn(name = "Expires", json_path = ".status.expiresAt", type_ = "string", description = "When the lease ends unless renewed"),
-    printcolumn(name = "Holder", json_path = ".status.holder.username", type_ = "string", priority = 1, description = "Who holds it"),
-    printcolumn(name = "Pod", json_path = ".status.holder.podName", type_ = "string", priority = 1, description = "The pod whose end ends the lease"),
-    printcolumn(name = "ExitIP", json_path = ".status.exitIP", type_ = "string", priority = 1, description = "Address that targets see"),
-    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date", description = "Time since the create")
+    printcolumn(
+        name = "Phase",
+        json_path = ".status.phase",
+        type_ = "string",
+        description = "Pending, Bound, Expired or Revoked"
+    ),
+    printcolumn(
+        name = "Proxy",
+        json_path = ".status.proxy.name",
+        type_ = "string",
+        description = "The leased proxy"
+    ),
+    printcolumn(
+        name = "Endpoint",
+        json_path = ".status.proxyURL",
+        type_ = "string",
+        description = "URL to use as the proxy, without credentials"
+    ),
+    printcolumn(
+        name = "Target",
+        json_path = ".spec.target",
+        type_ = "string",
+        description = "Registrable domain the lease is for"
+    ),
+    printcolumn(
+        name = "Expires",
+        json_path = ".status.expiresAt",
+        type_ = "string",
+        description = "When the lease ends unless renewed"
+    ),
+    printcolumn(
+        name = "Holder",
+        json_path = ".status.holder.username",
+        type_ = "string",
+        priority = 1,
+        description = "Who holds it"
+    ),
+    printcolumn(
+        name = "Pod",
+        json_path = ".status.holder.podName",
+        type_ = "string",
+        priority = 1,
+        description = "The pod whose end ends the lease"
+    ),
+    printcolumn(
+        name = "ExitIP",
+        json_path = ".status.exitIP",
+        type_ = "string",
+        priority = 1,
+        description = "Address that targets see"
+    ),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date",
+        description = "Time since the create"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyLeaseSpec {

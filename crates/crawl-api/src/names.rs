@@ -29,3 +29,7 @@ pub const TAG_PROXY_UID: &str = "crawl-proxy-uid";
 pub const TAG_NAMESPACE: &str = "crawl-namespace";
 /// Tag on an instance at its provider: the name of its Proxy, for people.
 pub const TAG_NAME: &str = "crawl-name";
+/// Tag on an instance at its provider: the hash of the request that created it, as in
+/// [`ANNOTATION_SPEC_HASH`] with a dash for the colon. A crash between the create and the
+/// annotation loses nothing.
+pub const TAG_SPEC_HASH: &str = "crawl-spec-hash";

@@ -72,6 +72,8 @@ pub enum LeasePolicy {
         description = "Why the pool is ready or not",
         priority = 1
     ),
+    validation = Rule::new("size(self.metadata.name) <= 57")
+        .message("the name of a pool has at most 57 characters: it is a label of its members, and their names are longer"),
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",

@@ -26,11 +26,11 @@ pub enum Phase {
     /// Nothing exists yet, or what exists is being looked for.
     #[default]
     Pending,
-    /// The instance was requested and does not run, or has no address, yet.
+    /// The instance was requested and does not run, has no address, or was not probed yet.
     Provisioning,
     /// It can be leased.
     Ready,
-    /// It has an address, and traffic does not go through, or nobody knows yet.
+    /// It has an address, and traffic does not go through.
     Unhealthy,
     /// It waits for its leases to end.
     Draining,

@@ -1,0 +1,120 @@
+//! Creates and deletes members. Decides nothing.
+
+use std::collections::BTreeMap;
+
+use crawl_api::names;
+use crawl_api::pool::{ProxyPool, ProxyTemplate, TemplateMetadata};
+use crawl_api::proxy::Proxy;
+use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::{Api, Resource, ResourceExt};
+use rand::RngExt;
+use runtime_kit::{Class, Classify};
+
+use super::observe::Member;
+use super::plan::Action;
+use super::{Ctx, Error};
+
+/// Carries out an action; the first failure ends it.
+pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(), Error> {
+    let api: Api<Proxy> =
+        Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
+    match action {
+        Action::Rest => {},
+        Action::Create(count) => {
+            for _ in 0..count {
+                create(ctx, pool, &api).await?;
+            }
+        },
+        Action::Delete(members) => {
+            for member in members {
+                delete(ctx, pool, &api, &member).await?;
+            }
+        },
+    }
+    Ok(())
+}
+
+async fn create(ctx: &Ctx, pool: &ProxyPool, api: &Api<Proxy>) -> Result<(), Error> {
+    let member = build_member(pool);
+    let name = member.name_any();
+    ctx.pending.creating(pool, &name, ctx.clock.elapsed());
+    match api.create(&PostParams::default(), &member).await {
+        Ok(_) => {
+            tracing::info!(member = name, "member created");
+            Ok(())
+        },
+        Err(source) => {
+            // Why: after a lost answer the member may exist; it stays pending until it is seen.
+            if source.class() != Class::Transient {
+                ctx.pending.refused(pool, &name, "");
+            }
+            Err(Error::Create { name, source })
+        },
+    }
+}
+
+async fn delete(
+    ctx: &Ctx,
+    pool: &ProxyPool,
+    api: &Api<Proxy>,
+    member: &Member,
+) -> Result<(), Error> {
+    let Member { name, uid, .. } = member;
+    ctx.pending.deleting(pool, uid, ctx.clock.elapsed());
+    let only_this = Preconditions {
+        uid: Some(uid.clone()),
+        resource_version: None,
+    };
+    let params = DeleteParams {
+        preconditions: Some(only_this),
+        ..DeleteParams::default()
+    };
+    match api.delete(name, &params).await {
+        Ok(_) => {
+            tracing::info!(member = name, "member deleted");
+            Ok(())
+        },
+        Err(source) if source.class() == Class::NotFound => Ok(()),
+        Err(source) => {
+            ctx.pending.refused(pool, "", uid);
+            Err(Error::Delete {
+                name: name.clone(),
+                source,
+            })
+        },
+    }
+}
+
+/// A new member with a name of its own.
+pub(super) fn build_member(pool: &ProxyPool) -> Proxy {
+    let ProxyTemplate {
+        metadata: TemplateMetadata {
+            labels,
+            annotations,
+        },
+        spec,
+    } = &pool.spec.template;
+    let pool_label = (names::LABEL_POOL.to_owned(), pool.name_any());
+    let labels: BTreeMap<_, _> = labels.clone().into_iter().chain([pool_label]).collect();
+    Proxy {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{}", pool.name_any(), suffix())),
+            namespace: pool.namespace(),
+            labels: Some(labels),
+            annotations: Some(annotations.clone()).filter(|annotations| !annotations.is_empty()),
+            owner_references: pool.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: spec.clone(),
+        status: None,
+    }
+}
+
+/// Five characters without vowels, so that no word comes of it.
+fn suffix() -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut rng = rand::rng();
+    (0..5)
+        .map(|_| char::from(ALPHABET[rng.random_range(0..ALPHABET.len())]))
+        .collect()
+}

@@ -1,0 +1,192 @@
+//! The controller of ProxyPool: as many members as the pool asks for.
+//!
+//! The same four steps as for a Proxy: [`observe`] reads, [`plan`] decides, [`act`] writes members,
+//! [`status`] says what is. A member is a Proxy whose controller ownerReference is the pool; the
+//! label only mirrors it.
+
+mod act;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crawl_api::names;
+use crawl_api::pool::ProxyPool;
+use crawl_api::proxy::Proxy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::PostParams;
+use kube::runtime::controller::Action as Next;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Client, Resource, ResourceExt};
+use runtime_kit::backoff::{Backoff, BackoffPolicy};
+use runtime_kit::{Class, Classify, Clock};
+use tracing::Instrument;
+
+use self::observe::Pending;
+use crate::events::Events;
+
+/// How many failing pools are remembered for backoff.
+const BACKOFF_CAPACITY: usize = 10_000;
+
+/// What a pass needs.
+pub struct Ctx {
+    client: Client,
+    proxies: Store<Proxy>,
+    events: Events,
+    clock: Arc<dyn Clock>,
+    pending: Pending,
+    backoff: Backoff<String>,
+}
+
+impl Ctx {
+    /// Puts a context together.
+    pub fn new(
+        client: Client,
+        proxies: Store<Proxy>,
+        events: Events,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let backoff = Backoff::new(BackoffPolicy::default(), BACKOFF_CAPACITY);
+        Self {
+            client,
+            proxies,
+            events,
+            clock,
+            pending: Pending::default(),
+            backoff,
+        }
+    }
+}
+
+/// A failed pass.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A member could not be created.
+    #[error("cannot create member {name}")]
+    Create {
+        /// Its name.
+        name: String,
+        /// What the API server said.
+        #[source]
+        source: kube::Error,
+    },
+    /// A member could not be deleted.
+    #[error("cannot delete member {name}")]
+    Delete {
+        /// Its name.
+        name: String,
+        /// What the API server said.
+        #[source]
+        source: kube::Error,
+    },
+    /// The status could not be written.
+    #[error("cannot write the status of the pool")]
+    Status(#[source] kube::Error),
+}
+
+impl Error {
+    fn class(&self) -> Class {
+        match self {
+            Self::Create { source, .. } | Self::Delete { source, .. } | Self::Status(source) => {
+                source.class()
+            },
+        }
+    }
+}
+
+/// The pool that a Proxy is a member of.
+pub fn owner(proxy: &Proxy) -> Option<ObjectRef<ProxyPool>> {
+    let owner = controller(proxy)?;
+    let reference = ObjectRef::new(&owner.name);
+    Some(match proxy.namespace() {
+        Some(namespace) => reference.within(&namespace),
+        None => reference,
+    })
+}
+
+fn controller(proxy: &Proxy) -> Option<&OwnerReference> {
+    let ours = |owner: &&OwnerReference| {
+        owner.controller == Some(true)
+            && owner.kind == ProxyPool::kind(&())
+            && owner.api_version.split('/').next() == Some(names::GROUP)
+    };
+    proxy.owner_references().iter().find(ours)
+}
+
+/// One pass over a pool.
+///
+/// # Errors
+/// A member or the status could not be written; the pass is repeated.
+pub async fn reconcile(pool: Arc<ProxyPool>, ctx: Arc<Ctx>) -> Result<Next, Error> {
+    let span = tracing::info_span!(
+        "pool",
+        namespace = pool.namespace(),
+        name = pool.name_any(),
+        uid = pool.uid(),
+        generation = pool.metadata.generation,
+    );
+    Box::pin(pass(&ctx, &pool).instrument(span)).await
+}
+
+/// When a failed pass is repeated.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature that the controller asks for"
+)]
+pub fn error_policy(pool: Arc<ProxyPool>, error: &Error, ctx: Arc<Ctx>) -> Next {
+    let uid = pool.uid().unwrap_or_default();
+    let delay = ctx.backoff.next(&uid);
+    let (namespace, name) = (pool.namespace(), pool.name_any());
+    let text = runtime_kit::chain(error).to_string();
+    // Why: a conflict or a missing object means that the cache was behind, which is no fault.
+    if matches!(error.class(), Class::Conflict | Class::NotFound) {
+        tracing::debug!(namespace, name, error = text, "pass repeated");
+    } else {
+        tracing::warn!(namespace, name, error = text, "pass failed");
+    }
+    Next::requeue(delay)
+}
+
+async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
+    // Why: the garbage collector deletes the members of a pool that goes.
+    if pool.metadata.deletion_timestamp.is_some() {
+        return Ok(Next::await_change());
+    }
+    let now = ctx.clock.now();
+    let observation = observe::observe(pool, &ctx.proxies, &ctx.pending, ctx.clock.elapsed());
+    let action = plan::plan(&observation);
+    let failure = Box::pin(act::act(ctx, pool, action)).await.err();
+
+    let status = status::compute(pool, &observation, failure.as_ref(), now);
+    if pool.status.as_ref() != Some(&status) {
+        let mut changed = pool.clone();
+        changed.metadata.managed_fields = None;
+        changed.status = Some(status.clone());
+        let api: Api<ProxyPool> =
+            Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
+        let written = api
+            .replace_status(&pool.name_any(), &PostParams::default(), &changed)
+            .await;
+        written.map_err(Error::Status)?;
+        if failure.is_some() {
+            let before = pool
+                .status
+                .as_ref()
+                .map(|status| status.conditions.as_slice());
+            ctx.events
+                .failures(pool, before.unwrap_or_default(), &status.conditions)
+                .await;
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    ctx.backoff.reset(&pool.uid().unwrap_or_default());
+    Ok(match ctx.pending.wait(pool, ctx.clock.elapsed()) {
+        Some(wait) => Next::requeue(wait),
+        None => Next::await_change(),
+    })
+}

@@ -1,0 +1,418 @@
+//! The providers file: which accounts this installation has.
+//!
+//! Read once at start by `app`. It is strict, because a provider that is silently left out looks
+//! like a cloud that is down: whatever is wrong stops the process with file, line and remedy.
+//!
+//! ```yaml
+//! providers:
+//!   - name: local
+//!     type: mock
+//!     mock: {url: "http://127.0.0.1:7070", zone: local-a}
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use url::Url;
+
+/// The types this build knows, for messages.
+const KNOWN_TYPES: &str = "mock";
+
+/// The providers of an installation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// At least one, names unique.
+    pub providers: Vec<Entry>,
+}
+
+/// One provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What `Proxy.spec.provider` says.
+    pub name: String,
+    /// Where its instances run.
+    pub account: Account,
+}
+
+/// An account, by type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// A mock cloud.
+    Mock(MockAccount),
+}
+
+/// The block `mock`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct MockAccount {
+    /// Where the mock cloud's API listens.
+    pub url: Url,
+    /// The zone for proxies that name none.
+    #[serde(default = "default_mock_zone")]
+    pub zone: String,
+}
+
+fn default_mock_zone() -> String {
+    "local-a".into()
+}
+
+/// Why the providers file cannot be used. Every message names the file and the remedy, and the
+/// line when there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{}: cannot read the providers file: {source}; create it, or name another with --providers-config", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something in the file is wrong.
+    #[error("{}:{line}: {problem}; {remedy}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+impl Config {
+    /// Reads the providers file.
+    ///
+    /// # Errors
+    /// The file is missing, or anything in it is not as it must be.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.into(),
+            source,
+        })?;
+        parse(&text).map_err(|Problem { line, what, remedy }| Error::Content {
+            path: path.into(),
+            line,
+            problem: what,
+            remedy,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    providers: Spanned<Vec<Spanned<RawEntry>>>,
+}
+
+/// An entry before its type block is matched with its type. Blocks are kept apart, so that a
+/// missing, foreign or additional one can be named.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEntry {
+    name: Spanned<String>,
+    #[serde(rename = "type")]
+    type_: Spanned<String>,
+    #[serde(default)]
+    mock: Option<Spanned<MockAccount>>,
+}
+
+struct Problem {
+    line: u64,
+    what: String,
+    remedy: String,
+}
+
+fn problem<T>(at: &Spanned<T>, what: String, remedy: impl Into<String>) -> Problem {
+    Problem {
+        line: at.referenced.line(),
+        what,
+        remedy: remedy.into(),
+    }
+}
+
+fn parse(text: &str) -> Result<Config, Problem> {
+    if text.trim().is_empty() {
+        let remedy = "add the key providers with at least one provider".into();
+        return Err(Problem {
+            line: 1,
+            what: "the providers file is empty".into(),
+            remedy,
+        });
+    }
+    let File { providers } = serde_saphyr::from_str(text).map_err(|error| unreadable(&error))?;
+    if providers.value.is_empty() {
+        return Err(problem(
+            &providers,
+            "providers is an empty list".into(),
+            "add at least one provider",
+        ));
+    }
+    let mut lines = BTreeMap::new();
+    let mut entries = Vec::new();
+    for entry in &providers.value {
+        let RawEntry { name, type_, mock } = &entry.value;
+        check_name(name)?;
+        if let Some(first) = lines.insert(name.value.clone(), name.referenced.line()) {
+            return Err(problem(
+                name,
+                format!(
+                    "provider name {:?} is used already on line {first}",
+                    name.value
+                ),
+                "give each provider a name of its own",
+            ));
+        }
+        let account = match (type_.value.as_str(), mock) {
+            ("mock", Some(block)) => {
+                check_url(block)?;
+                Account::Mock(block.value.clone())
+            },
+            ("mock", None) => {
+                return Err(problem(
+                    type_,
+                    format!(
+                        "provider {:?} is of type mock but has no block mock",
+                        name.value
+                    ),
+                    "add mock: {url: http://ADDRESS:PORT}",
+                ));
+            },
+            (unknown, _) => {
+                return Err(problem(
+                    type_,
+                    format!("provider {:?} has the unknown type {unknown:?}", name.value),
+                    format!("use one of: {KNOWN_TYPES}"),
+                ));
+            },
+        };
+        entries.push(Entry {
+            name: name.value.clone(),
+            account,
+        });
+    }
+    Ok(Config { providers: entries })
+}
+
+/// Why: the name is matched with `Proxy.spec.provider`, whose pattern this is.
+fn check_name(name: &Spanned<String>) -> Result<(), Problem> {
+    let text = &name.value;
+    if text.is_empty() {
+        let remedy = "give it the name that Proxy.spec.provider shall use";
+        return Err(problem(name, "a provider has an empty name".into(), remedy));
+    }
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let edge = |c: char| c == '-';
+    if text.len() > 63 || !text.bytes().all(inner) || text.starts_with(edge) || text.ends_with(edge)
+    {
+        let remedy = "use at most 63 lower-case letters, digits and inner dashes";
+        return Err(problem(
+            name,
+            format!("provider name {text:?} is malformed"),
+            remedy,
+        ));
+    }
+    Ok(())
+}
+
+fn check_url(block: &Spanned<MockAccount>) -> Result<(), Problem> {
+    let url = &block.value.url;
+    if url.scheme() == "http" && url.has_host() {
+        return Ok(());
+    }
+    let remedy = "write it as http://ADDRESS:PORT";
+    Err(problem(
+        block,
+        format!("mock.url {url} cannot be used"),
+        remedy,
+    ))
+}
+
+fn unreadable(error: &serde_saphyr::Error) -> Problem {
+    let line = error.location().map_or(1, |location| location.line());
+    let text = error.without_snippet().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    // Why: the parser repeats the place, which the message has already, in front or behind.
+    let first = first
+        .split(" at line ")
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_owned();
+    let remedy = if first.contains("unknown field") {
+        "correct or remove the key"
+    } else if first.contains("missing field") {
+        "add the key"
+    } else {
+        "see config/samples/providers-config.yaml"
+    };
+    Problem {
+        line,
+        what: first,
+        remedy: remedy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("providers.yaml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&path).map_err(|error| {
+            let text = error.to_string();
+            text.replace(&format!("{}/", dir.path().display()), "")
+        })
+    }
+
+    #[test]
+    fn a_good_file_gives_its_providers_with_defaults() {
+        let config = read(
+            "providers:\n- name: local\n  type: mock\n  mock: {url: 'http://127.0.0.1:7070'}\n",
+        )
+        .unwrap();
+        let [
+            Entry {
+                name,
+                account: Account::Mock(MockAccount { url, zone }),
+            },
+        ] = config.providers.as_slice()
+        else {
+            panic!("{config:?}")
+        };
+        assert_eq!((name.as_str(), zone.as_str()), ("local", "local-a"));
+        assert_eq!(url.as_str(), "http://127.0.0.1:7070/");
+    }
+
+    #[test]
+    fn every_fault_is_named_with_file_line_and_remedy() {
+        let entry = |name: &str| {
+            format!("- name: {name}\n  type: mock\n  mock: {{url: 'http://127.0.0.1:1'}}\n")
+        };
+        let twice = format!("providers:\n{}{}", entry("a"), entry("a"));
+        let cases = [
+            (
+                "unknown top key",
+                "providers: []\nregions: []\n",
+                2,
+                "regions",
+                "correct or remove the key",
+            ),
+            ("missing list", "{}\n", 1, "providers", "add the key"),
+            ("empty file", " ", 1, "empty", "add the key providers"),
+            (
+                "empty list",
+                "providers: []\n",
+                1,
+                "empty list",
+                "add at least one provider",
+            ),
+            (
+                "empty name",
+                "providers:\n- name: ''\n  type: mock\n  mock: {url: 'http://h:1'}\n",
+                2,
+                "empty name",
+                "Proxy.spec.provider",
+            ),
+            (
+                "bad name",
+                "providers:\n- name: A_b\n  type: mock\n  mock: {url: 'http://h:1'}\n",
+                2,
+                "A_b",
+                "lower-case",
+            ),
+            (
+                "duplicate name",
+                &twice,
+                5,
+                "used already on line 2",
+                "name of its own",
+            ),
+            (
+                "unknown type",
+                "providers:\n- name: a\n  type: cloud9\n",
+                3,
+                "unknown type \"cloud9\"",
+                "use one of: mock",
+            ),
+            (
+                "missing type block",
+                "providers:\n- name: a\n  type: mock\n",
+                3,
+                "no block mock",
+                "add mock:",
+            ),
+            (
+                "wrong type block",
+                "providers:\n- name: a\n  type: mock\n  gcp: {project: p}\n",
+                4,
+                "gcp",
+                "correct or remove the key",
+            ),
+            (
+                "missing type",
+                "providers:\n- name: a\n  mock: {url: 'http://h:1'}\n",
+                3,
+                "type",
+                "add the key",
+            ),
+            (
+                "unknown key in entry",
+                "providers:\n- name: a\n  type: mock\n  zone: x\n  mock: {url: 'http://h:1'}\n",
+                4,
+                "zone",
+                "correct or remove the key",
+            ),
+            (
+                "unknown key in block",
+                "providers:\n- name: a\n  type: mock\n  mock:\n    url: 'http://h:1'\n    port: 1\n",
+                6,
+                "port",
+                "correct or remove the key",
+            ),
+            (
+                "missing key in block",
+                "providers:\n- name: a\n  type: mock\n  mock: {}\n",
+                4,
+                "url",
+                "add the key",
+            ),
+            (
+                "malformed url",
+                "providers:\n- name: a\n  type: mock\n  mock: {url: 'ftp://h'}\n",
+                4,
+                "ftp://h",
+                "http://ADDRESS:PORT",
+            ),
+            ("not a mapping", "- a\n", 1, "", "samples"),
+            ("not YAML", "providers: [\n", 1, "", "samples"),
+        ];
+        for (case, text, line, problem, remedy) in cases {
+            let message = read(text).expect_err(case);
+            assert!(
+                message.starts_with(&format!("providers.yaml:{line}: ")),
+                "{case}: {message}"
+            );
+            assert!(message.contains(problem), "{case}: {message}");
+            assert!(message.contains(remedy), "{case}: {message}");
+            assert!(!message.contains('\n'), "{case}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_flag_that_names_another() {
+        let error = Config::read(Path::new("/nonexistent/providers.yaml")).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.starts_with("/nonexistent/providers.yaml: "),
+            "{message}"
+        );
+        assert!(message.contains("--providers-config"), "{message}");
+    }
+}

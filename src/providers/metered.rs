@@ -1,0 +1,247 @@
+//! The one wrapper around every provider: counts calls, bounds their time, and keeps the account
+//! quiet for as long as the provider asked.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts, Registry};
+use runtime_kit::{Class, Classify, Clock};
+
+use super::{Created, Error, Instance, InstanceRequest, Provider, Tags};
+
+/// How long one call may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an account is left alone when the provider says "too many" but not for how long.
+const DEFAULT_REST: Duration = Duration::from_secs(10);
+
+/// The counter `proxy_operator_provider_requests_total`.
+#[derive(Clone, Debug)]
+pub struct Requests(IntCounterVec);
+
+impl Requests {
+    /// Registers the counter.
+    ///
+    /// # Errors
+    /// A metric of that name is registered already.
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let options = Opts::new(
+            "proxy_operator_provider_requests_total",
+            "Calls to a provider, by operation and by ok or the class of the error.",
+        );
+        let counter = IntCounterVec::new(options, &["provider", "op", "result"])?;
+        registry.register(Box::new(counter.clone()))?;
+        Ok(Self(counter))
+    }
+}
+
+/// A provider with metrics, time limits and the account's rate limit.
+pub struct Metered {
+    name: String,
+    inner: Arc<dyn Provider>,
+    requests: Requests,
+    clock: Arc<dyn Clock>,
+    /// Monotonic time until which the account asked to be left alone.
+    quiet_until: Mutex<Duration>,
+}
+
+// === impl Metered ===
+
+impl Metered {
+    /// Wraps a provider.
+    pub fn new(
+        name: String,
+        inner: Arc<dyn Provider>,
+        requests: Requests,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            name,
+            inner,
+            requests,
+            clock,
+            quiet_until: Mutex::default(),
+        }
+    }
+
+    async fn call<T>(
+        &self,
+        op: &'static str,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let quiet = self.quiet_until.lock().saturating_sub(self.clock.elapsed());
+        if !quiet.is_zero() {
+            let message = format!(
+                "provider {} asked to be left alone; the next call is in {} s",
+                self.name,
+                quiet.as_secs() + 1
+            );
+            return Err(Error::new(Class::RateLimited, message).retry_after(Some(quiet)));
+        }
+        let result = tokio::select! {
+            result = call => result,
+            () = self.clock.sleep(CALL_TIMEOUT) => Err(Error::new(
+                Class::Transient,
+                format!(
+                    "provider {} did not answer {op} within {} s",
+                    self.name,
+                    CALL_TIMEOUT.as_secs()
+                ),
+            )),
+        };
+        if let Err(error) = &result
+            && error.class() == Class::RateLimited
+        {
+            let rest = error.wait().unwrap_or(DEFAULT_REST);
+            *self.quiet_until.lock() = self.clock.elapsed() + rest;
+        }
+        let outcome = result
+            .as_ref()
+            .err()
+            .map_or("ok", |error| label(error.class()));
+        self.requests
+            .0
+            .with_label_values(&[self.name.as_str(), op, outcome])
+            .inc();
+        result
+    }
+}
+
+fn label(class: Class) -> &'static str {
+    match class {
+        Class::NotFound => "not_found",
+        Class::AlreadyExists => "already_exists",
+        Class::Quota => "quota",
+        Class::RateLimited => "rate_limited",
+        Class::Unauthenticated => "unauthenticated",
+        Class::Forbidden => "forbidden",
+        Class::Invalid => "invalid",
+        Class::Conflict => "conflict",
+        Class::Transient => "transient",
+    }
+}
+
+#[async_trait]
+impl Provider for Metered {
+    async fn create(&self, request: &InstanceRequest) -> Result<Created, Error> {
+        self.call("create", self.inner.create(request)).await
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<Instance>, Error> {
+        self.call("get", self.inner.get(id)).await
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), Error> {
+        self.call("delete", self.inner.delete(id)).await
+    }
+
+    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error> {
+        self.call("list", self.inner.list(tags)).await
+    }
+
+    async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error> {
+        self.call("operation", self.inner.operation_error(operation))
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use runtime_kit::SteppedClock;
+
+    use super::*;
+
+    /// Refuses the first call with "too many", for 7 s; then finds nothing.
+    #[derive(Default)]
+    struct BusyOnce(AtomicUsize);
+
+    #[async_trait]
+    impl Provider for BusyOnce {
+        async fn create(&self, _: &InstanceRequest) -> Result<Created, Error> {
+            Err(Error::new(Class::Quota, "no quota"))
+        }
+
+        async fn get(&self, _: &str) -> Result<Option<Instance>, Error> {
+            if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+                let busy = Error::new(Class::RateLimited, "too many");
+                return Err(busy.retry_after(Some(Duration::from_secs(7))));
+            }
+            Ok(None)
+        }
+
+        async fn delete(&self, _: &str) -> Result<(), Error> {
+            std::future::pending().await
+        }
+
+        async fn list(&self, _: &Tags) -> Result<Vec<Instance>, Error> {
+            Ok(Vec::new())
+        }
+
+        async fn operation_error(&self, _: &str) -> Result<Option<Error>, Error> {
+            Ok(None)
+        }
+    }
+
+    fn metered(clock: &SteppedClock) -> (Metered, Registry) {
+        let registry = Registry::new();
+        let requests = Requests::register(&registry).unwrap();
+        let inner = Arc::new(BusyOnce::default());
+        (
+            Metered::new("local".into(), inner, requests, Arc::new(clock.clone())),
+            registry,
+        )
+    }
+
+    fn text(registry: &Registry) -> String {
+        prometheus::TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_account_that_asked_for_rest_is_not_called_until_it_is_over() {
+        let clock = SteppedClock::default();
+        let (metered, registry) = metered(&clock);
+        assert_eq!(
+            metered.get("x").await.unwrap_err().class(),
+            Class::RateLimited
+        );
+        clock.advance(Duration::from_secs(6));
+        let held = metered.list(&Tags::new()).await.unwrap_err();
+        assert_eq!(
+            (held.class(), held.wait()),
+            (Class::RateLimited, Some(Duration::from_secs(1)))
+        );
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(metered.get("x").await.unwrap(), None);
+        let text = text(&registry);
+        assert!(
+            text.contains(r#"{op="get",provider="local",result="rate_limited"} 1"#),
+            "{text}"
+        );
+        assert!(
+            text.contains(r#"{op="get",provider="local",result="ok"} 1"#),
+            "{text}"
+        );
+        assert!(!text.contains(r#"op="list""#), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_as_transient() {
+        let clock = SteppedClock::default();
+        let (metered, _) = metered(&clock);
+        let call = metered.delete("x");
+        let time = async {
+            while clock.sleepers() == 0 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(CALL_TIMEOUT);
+        };
+        let (result, ()) = tokio::join!(call, time);
+        assert_eq!(result.unwrap_err().class(), Class::Transient);
+    }
+}

@@ -1,0 +1,159 @@
+//! What the controllers need of a cloud or vendor, and what every provider shares.
+//!
+//! A provider is built from the providers file ([`config`]), wrapped once for metrics, time limits
+//! and the account's rate limit ([`Metered`]), and looked up by name in [`Providers`].
+
+pub mod config;
+mod error;
+mod metered;
+mod mock;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use crawl_api::names;
+use crawl_api::proxy::Placement;
+use jiff::Timestamp;
+use runtime_kit::Clock;
+
+pub use self::error::Error;
+pub use self::metered::{Metered, Requests};
+use crate::health::Credentials;
+
+/// A cloud or vendor account that runs instances.
+///
+/// Calls are made under a time limit and may be lost at any point: every one of them is safe to
+/// repeat.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// Creates an instance by name. An instance of that name that carries the same cluster and
+    /// Proxy tags is the answer to an earlier request, and success.
+    ///
+    /// # Errors
+    /// Among others [`runtime_kit::Class::Conflict`]: the name is somebody else's.
+    async fn create(&self, request: &InstanceRequest) -> Result<Created, Error>;
+
+    /// Reads an instance by its [`Instance::id`]; `None` when it does not exist.
+    async fn get(&self, id: &str) -> Result<Option<Instance>, Error>;
+
+    /// Asks for an instance to go away. One that does not exist is success; one that is on its way
+    /// stays visible as [`InstanceState::Stopping`].
+    async fn delete(&self, id: &str) -> Result<(), Error>;
+
+    /// Lists the instances that carry all these tags, over every zone.
+    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error>;
+
+    /// Why an operation failed, if it did. Clouds report lack of quota or stock there.
+    async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error>;
+}
+
+/// Names and values attached to an instance: lower-case letters, digits and dashes, at most 63
+/// characters each, so that every cloud takes them.
+pub type Tags = BTreeMap<String, String>;
+
+/// A request for an instance, complete: what a provider adds depends on nothing else but its
+/// configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceRequest {
+    /// The name, see `proxy::naming`.
+    pub name: String,
+    /// Where and on what it runs; what is left out is the provider's default.
+    pub placement: Placement,
+    /// First-boot configuration.
+    pub cloud_init: Option<String>,
+    /// The TCP port on which its proxy listens.
+    pub port: u16,
+    /// Credentials its proxy asks for; none: it lets everybody through.
+    pub auth: Option<Credentials>,
+    /// What it can be found by.
+    pub tags: Tags,
+}
+
+/// The answer to a create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The instance, usually still starting.
+    pub instance: Instance,
+    /// The provider's operation, when it has one.
+    pub operation: Option<String>,
+}
+
+/// An instance at a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The provider's identity of it, with its zone: [`Provider::get`] and [`Provider::delete`]
+    /// need nothing else.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// What it can be found by.
+    pub tags: Tags,
+    /// When the provider accepted it.
+    pub created: Timestamp,
+    /// Where it is in its life.
+    pub state: InstanceState,
+    /// The address of its proxy, when it has one.
+    pub ip: Option<String>,
+    /// The port of its proxy, when the instance says it itself.
+    pub port: Option<u16>,
+    /// The provider's zone.
+    pub zone: String,
+}
+
+impl Instance {
+    /// The UID of the Proxy it belongs to.
+    pub fn proxy_uid(&self) -> Option<&str> {
+        self.tags.get(names::TAG_PROXY_UID).map(String::as_str)
+    }
+}
+
+/// Where an instance is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstanceState {
+    /// Accepted and booting.
+    Provisioning,
+    /// Booted.
+    Running,
+    /// Being deleted or taken back.
+    Stopping,
+    /// Stopped or taken back; exists until it is deleted.
+    Stopped,
+}
+
+/// The providers of this installation by name.
+#[derive(Clone, Default)]
+pub struct Providers(Arc<BTreeMap<String, Arc<dyn Provider>>>);
+
+// === impl Providers ===
+
+impl Providers {
+    /// Builds every provider of the providers file.
+    pub fn build(config: &config::Config, requests: &Requests, clock: &Arc<dyn Clock>) -> Self {
+        let build = |entry: &config::Entry| -> (String, Arc<dyn Provider>) {
+            let config::Entry { name, account } = entry;
+            let inner: Arc<dyn Provider> = match account {
+                config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock)),
+            };
+            let metered = Metered::new(name.clone(), inner, requests.clone(), Arc::clone(clock));
+            (name.clone(), Arc::new(metered))
+        };
+        config.providers.iter().map(build).collect()
+    }
+
+    /// The provider of a name.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.0.get(name)
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl FromIterator<(String, Arc<dyn Provider>)> for Providers {
+    fn from_iter<I: IntoIterator<Item = (String, Arc<dyn Provider>)>>(providers: I) -> Self {
+        Self(Arc::new(providers.into_iter().collect()))
+    }
+}

@@ -1,0 +1,271 @@
+//! Carries out the one action of a pass. Decides nothing, and leaves status to `status`.
+//!
+//! Every write names the resourceVersion it was decided on, so that a stale cache costs a repeated
+//! pass and never a lost update.
+
+use std::collections::BTreeMap;
+
+use crawl_api::names;
+use crawl_api::proxy::Proxy;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use rand::RngExt;
+use runtime_kit::{Class, Classify};
+use serde_json::{Value, json};
+
+use super::hash;
+use super::observe::{Observation, has_finalizer, tagged_hash};
+use super::plan::Action;
+use super::{Ctx, Error, Failure};
+use crate::providers::{Created, Instance, Provider};
+
+/// What an action changed, as far as status depends on it.
+#[derive(Clone, Debug)]
+pub(super) enum Effect {
+    /// Nothing that status shows.
+    Nothing,
+    /// An instance is ours: created, or found.
+    Holds {
+        /// The instance.
+        instance: Box<Instance>,
+        /// The operation that creates it.
+        operation: Option<String>,
+    },
+    /// The instance is gone and forgotten.
+    Cleared,
+    /// The object was let go; there is no status to write any more.
+    LetGo,
+}
+
+/// The result of an action.
+#[derive(Debug)]
+pub(super) struct Acted {
+    /// What it changed.
+    pub effect: Effect,
+    /// Why it did not succeed, or why the instance it forgot had never come up.
+    pub failure: Option<Failure>,
+    /// The object's resourceVersion after it.
+    pub resource_version: Option<String>,
+}
+
+/// Carries out an action.
+///
+/// # Errors
+/// The API server refused a write. What a provider refuses is in [`Acted::failure`].
+pub(super) async fn act(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    observation: &Observation,
+    action: Action,
+) -> Result<Acted, Error> {
+    let mut acting = Acting {
+        ctx,
+        proxy,
+        resource_version: proxy.metadata.resource_version.clone(),
+        failure: None,
+    };
+    let effect = match action {
+        Action::Rest | Action::Serve | Action::AwaitRunning | Action::Drain | Action::AwaitGone => {
+            Effect::Nothing
+        },
+        Action::AddFinalizer => {
+            let mut finalizers = proxy.finalizers().to_vec();
+            finalizers.push(names::FINALIZER_INSTANCE.into());
+            acting
+                .patch_metadata(json!({"finalizers": finalizers}))
+                .await?;
+            Effect::Nothing
+        },
+        Action::GenerateCredentials => {
+            acting.generate_credentials().await?;
+            Effect::Nothing
+        },
+        Action::Create => acting.create(observation).await?,
+        Action::Record => acting.record(observation).await?,
+        Action::Adopt => {
+            if let Some(wanted) = &observation.wanted {
+                acting.store_hash(&hash::spec_hash(wanted)).await?;
+            }
+            Effect::Nothing
+        },
+        Action::Delete(_) => {
+            if let (Some(instance), Some(provider)) = (&observation.instance, acting.provider()) {
+                let deleted = provider.delete(&instance.id).await;
+                acting.failure = deleted.err().map(Failure::from);
+            }
+            Effect::Nothing
+        },
+        Action::Forget => acting.forget().await,
+        Action::RemoveFinalizer => {
+            acting.remove_finalizer().await?;
+            Effect::LetGo
+        },
+    };
+    let Acting {
+        resource_version,
+        failure,
+        ..
+    } = acting;
+    Ok(Acted {
+        effect,
+        failure,
+        resource_version,
+    })
+}
+
+struct Acting<'a> {
+    ctx: &'a Ctx,
+    proxy: &'a Proxy,
+    resource_version: Option<String>,
+    failure: Option<Failure>,
+}
+
+impl Acting<'_> {
+    fn provider(&self) -> Option<&dyn Provider> {
+        let name = self.proxy.spec.provider.as_deref()?;
+        self.ctx.providers.get(name).map(AsRef::as_ref)
+    }
+
+    fn api(&self) -> Api<Proxy> {
+        let namespace = self.proxy.namespace().unwrap_or_default();
+        Api::namespaced(self.ctx.client.clone(), &namespace)
+    }
+
+    async fn patch_metadata(&mut self, mut changes: Value) -> Result<(), Error> {
+        if let (Some(changes), Some(version)) = (changes.as_object_mut(), &self.resource_version) {
+            changes.insert("resourceVersion".into(), json!(version));
+        }
+        let patch = Patch::Merge(json!({"metadata": changes}));
+        let (api, name) = (self.api(), self.proxy.name_any());
+        let patched = api
+            .patch_metadata(&name, &PatchParams::default(), &patch)
+            .await;
+        self.resource_version = patched.map_err(Error::Write)?.metadata.resource_version;
+        Ok(())
+    }
+
+    async fn store_hash(&mut self, hash: &str) -> Result<(), Error> {
+        if self
+            .proxy
+            .annotations()
+            .get(names::ANNOTATION_SPEC_HASH)
+            .is_some_and(|old| old == hash)
+        {
+            return Ok(());
+        }
+        self.patch_metadata(json!({"annotations": {names::ANNOTATION_SPEC_HASH: hash}}))
+            .await
+    }
+
+    async fn create(&mut self, observation: &Observation) -> Result<Effect, Error> {
+        let (Some(wanted), Some(provider)) = (&observation.wanted, self.provider()) else {
+            return Ok(Effect::Nothing);
+        };
+        match provider.create(wanted).await {
+            Ok(Created {
+                instance,
+                operation,
+            }) => {
+                // Why: an earlier, lost request may have been another one; its own tag knows.
+                let sent = tagged_hash(&instance).unwrap_or_else(|| hash::spec_hash(wanted));
+                self.store_hash(&sent).await?;
+                Ok(Effect::Holds {
+                    instance: Box::new(instance),
+                    operation,
+                })
+            },
+            Err(error) => {
+                self.failure = Some(error.into());
+                Ok(Effect::Nothing)
+            },
+        }
+    }
+
+    async fn record(&mut self, observation: &Observation) -> Result<Effect, Error> {
+        let Some(instance) = &observation.instance else {
+            return Ok(Effect::Nothing);
+        };
+        if let Some(sent) = tagged_hash(instance) {
+            self.store_hash(&sent).await?;
+        }
+        Ok(Effect::Holds {
+            instance: Box::new(instance.clone()),
+            operation: None,
+        })
+    }
+
+    async fn forget(&mut self) -> Effect {
+        let operation = self
+            .proxy
+            .status
+            .as_ref()
+            .and_then(|status| status.operation.as_deref());
+        if let (Some(operation), Some(provider)) = (operation, self.provider()) {
+            match provider.operation_error(operation).await {
+                Ok(error) => self.failure = error.map(Failure::from),
+                // Why: asked once; what cannot be asked is not worth waiting for.
+                Err(error) => {
+                    let error = runtime_kit::chain(&error).to_string();
+                    tracing::debug!(operation, error, "operation cannot be read");
+                },
+            }
+        }
+        Effect::Cleared
+    }
+
+    async fn remove_finalizer(&mut self) -> Result<(), Error> {
+        if !has_finalizer(self.proxy) {
+            return Ok(());
+        }
+        let others = self.proxy.finalizers().iter();
+        let others: Vec<_> = others
+            .filter(|finalizer| *finalizer != names::FINALIZER_INSTANCE)
+            .collect();
+        match self.patch_metadata(json!({"finalizers": others})).await {
+            Err(Error::Write(error)) if error.class() == Class::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn generate_credentials(&self) -> Result<(), Error> {
+        let Some(name) = self.proxy.credentials_secret() else {
+            return Ok(());
+        };
+        let namespace = self.proxy.namespace().unwrap_or_default();
+        let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
+        let owner = self.proxy.controller_owner_ref(&());
+        let secret = build_secret(name, owner);
+        match secrets.create(&PostParams::default(), &secret).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.class() == Class::AlreadyExists => Ok(()),
+            Err(error) => Err(Error::Write(error)),
+        }
+    }
+}
+
+fn build_secret(name: String, owner: Option<OwnerReference>) -> Secret {
+    let text = |length| -> ByteString {
+        let mut rng = rand::rng();
+        let alphabet = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+        ByteString(
+            (0..length)
+                .map(|_| alphabet[rng.random_range(0..alphabet.len())])
+                .collect(),
+        )
+    };
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([
+            ("username".into(), text(12)),
+            ("password".into(), text(32)),
+        ])),
+        ..Secret::default()
+    }
+}

@@ -1,0 +1,401 @@
+//! The controller of Proxy: observe -> plan -> act -> status, once per pass.
+//!
+//! [`reconcile`] is called by the controller in `app`, on changes of the object, on verdicts of the
+//! health engine and when a pass asked for it. Only `observe` and `act` do I/O; `plan` is the
+//! action table and `status` the only place that decides what status says.
+
+mod act;
+mod drain;
+mod hash;
+mod holds;
+mod leases;
+mod naming;
+mod observe;
+mod plan;
+mod status;
+#[cfg(test)]
+mod status_tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crawl_api::conditions;
+use crawl_api::proxy::{Proxy, ProxyStatus};
+use jiff::Timestamp;
+use kube::api::PostParams;
+use kube::runtime::controller::Action as Next;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Client, ResourceExt};
+use runtime_kit::backoff::Backoff;
+use runtime_kit::{Class, Classify, Clock};
+use tracing::Instrument;
+
+use self::act::{Acted, Effect};
+use self::holds::Holds;
+pub use self::leases::LeaseApi;
+use self::observe::Observation;
+use self::plan::{Action, Standing};
+use self::status::Pass;
+use crate::events::Events;
+use crate::health::{Engine, Target, Verdict};
+use crate::providers::{self, Providers};
+
+/// When a Proxy is looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polls {
+    /// While an instance starts.
+    pub provisioning: Duration,
+    /// While an instance is drained or deleted.
+    pub deletion: Duration,
+    /// While nothing is to be done.
+    pub drift: Duration,
+    /// After quota, stock, credentials or permissions were lacking.
+    pub quota: Duration,
+}
+
+/// What is the same for every Proxy of this installation.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The UID of the namespace `kube-system`: which cluster an instance belongs to.
+    pub cluster_id: String,
+    /// What the names of instances begin with.
+    pub name_prefix: String,
+    /// When a Proxy is looked at again.
+    pub polls: Polls,
+}
+
+/// What a pass needs.
+pub struct Ctx {
+    client: Client,
+    proxies: Store<Proxy>,
+    providers: Providers,
+    health: Engine,
+    leases: LeaseApi,
+    events: Events,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    holds: Holds,
+    backoff: Backoff<String>,
+}
+
+/// A failed pass. What a provider refuses is no failed pass: it goes into status.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server refused a write.
+    #[error("cannot write to the API server")]
+    Write(#[source] kube::Error),
+}
+
+/// Why a provider, or a Secret, stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Decides what happens next.
+    pub class: Class,
+    /// The reason of the condition Provisioned.
+    pub reason: &'static str,
+    /// What went wrong, with its sources.
+    pub message: String,
+    /// When the provider wants to be asked again, if it said so.
+    pub wait: Option<Duration>,
+}
+
+impl From<providers::Error> for Failure {
+    fn from(error: providers::Error) -> Self {
+        Self {
+            class: error.class(),
+            reason: error.reason(),
+            message: runtime_kit::chain(&error).to_string(),
+            wait: error.wait(),
+        }
+    }
+}
+
+// === impl Ctx ===
+
+/// How many failing objects are remembered for backoff.
+const BACKOFF_CAPACITY: usize = 100_000;
+
+impl Ctx {
+    /// Puts a context together.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of the program, each named by its type"
+    )]
+    pub fn new(
+        client: Client,
+        proxies: Store<Proxy>,
+        providers: Providers,
+        health: Engine,
+        leases: LeaseApi,
+        events: Events,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            client,
+            proxies,
+            providers,
+            health,
+            leases,
+            events,
+            clock,
+            settings,
+            holds: Holds::default(),
+            backoff: Backoff::new(
+                runtime_kit::backoff::BackoffPolicy::default(),
+                BACKOFF_CAPACITY,
+            ),
+        }
+    }
+
+    /// Forgets what is remembered of an object that is gone.
+    pub fn forget(&self, uid: &str) {
+        self.health.remove(uid);
+        self.holds.release(uid);
+        self.backoff.reset(&uid.to_owned());
+    }
+}
+
+/// One pass over a Proxy.
+///
+/// # Errors
+/// The API server refused a write; the pass is repeated.
+pub async fn reconcile(proxy: Arc<Proxy>, ctx: Arc<Ctx>) -> Result<Next, Error> {
+    let span = tracing::info_span!(
+        "proxy",
+        namespace = proxy.namespace(),
+        name = proxy.name_any(),
+        uid = proxy.uid(),
+        generation = proxy.metadata.generation,
+    );
+    Box::pin(pass(&ctx, &proxy).instrument(span)).await
+}
+
+/// When a failed pass is repeated.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature that the controller asks for"
+)]
+pub fn error_policy(proxy: Arc<Proxy>, error: &Error, ctx: Arc<Ctx>) -> Next {
+    let uid = proxy.uid().unwrap_or_default();
+    let delay = ctx.backoff.next(&uid);
+    let Error::Write(source) = error;
+    let text = runtime_kit::chain(error).to_string();
+    let (namespace, name) = (proxy.namespace(), proxy.name_any());
+    // Why: a conflict or a missing object means that the cache was behind, which is no fault.
+    if matches!(source.class(), Class::Conflict | Class::NotFound) || ctx.backoff.failures(&uid) < 3
+    {
+        tracing::debug!(namespace, name, error = text, "pass repeated");
+    } else {
+        tracing::warn!(namespace, name, error = text, "pass failed");
+    }
+    Next::requeue(delay)
+}
+
+async fn pass(ctx: &Ctx, proxy: &Proxy) -> Result<Next, Error> {
+    let now = ctx.clock.now();
+    let (observation, action, acted) = match Box::pin(observe::observe(ctx, proxy, now)).await {
+        Ok(observation) => {
+            let action = plan::plan(&observation.situation(proxy, now));
+            let acted = Box::pin(act::act(ctx, proxy, &observation, action)).await?;
+            (observation, action, acted)
+        },
+        Err(failure) => {
+            let acted = Acted {
+                effect: Effect::Nothing,
+                failure: Some(failure),
+                resource_version: proxy.metadata.resource_version.clone(),
+            };
+            (Observation::nothing(Standing::Held), Action::Rest, acted)
+        },
+    };
+    tracing::debug!(?action, "decided");
+    let next = if let Some(failure) = &acted.failure {
+        settle(ctx, proxy, failure)
+    } else {
+        // Why: a pass within a hold asked nobody, so it proves no recovery.
+        if observation.standing != Standing::Held {
+            ctx.backoff.reset(&proxy.uid().unwrap_or_default());
+        }
+        next(ctx, proxy, &observation, action)
+    };
+    if matches!(acted.effect, Effect::LetGo) {
+        ctx.forget(&proxy.uid().unwrap_or_default());
+        return Ok(Next::await_change());
+    }
+    write_status(ctx, proxy, &observation, action, &acted, now).await?;
+    Ok(next)
+}
+
+/// Turns a failure into a hold, a log line, and the next wake-up.
+fn settle(ctx: &Ctx, proxy: &Proxy, failure: &Failure) -> Next {
+    let uid = proxy.uid().unwrap_or_default();
+    let Failure {
+        class,
+        reason,
+        message,
+        wait,
+    } = failure;
+    let told = proxy
+        .condition(conditions::PROVISIONED)
+        .is_some_and(|condition| condition.reason == *reason);
+    let slow = ctx.settings.polls.quota;
+    let wait = match class {
+        Class::Quota => {
+            if !told {
+                tracing::info!(reason, error = message, "the provider has no capacity");
+            }
+            Some(slow)
+        },
+        Class::RateLimited => {
+            if !told {
+                tracing::info!(reason, error = message, "the provider asks for patience");
+            }
+            Some(wait.unwrap_or_else(|| ctx.backoff.next(&uid)))
+        },
+        Class::Unauthenticated | Class::Forbidden | Class::Conflict => {
+            if !told {
+                tracing::warn!(reason, error = message, "the provider refuses");
+            }
+            Some(slow)
+        },
+        Class::Invalid => {
+            if !told {
+                tracing::warn!(reason, error = message, "the provider refuses the spec");
+            }
+            None
+        },
+        Class::NotFound | Class::AlreadyExists | Class::Transient => {
+            let wait = wait.unwrap_or_else(|| ctx.backoff.next(&uid));
+            if ctx.backoff.failures(&uid) == 3 {
+                tracing::warn!(reason, error = message, "the provider keeps failing");
+            } else {
+                tracing::debug!(reason, error = message, "the provider failed");
+            }
+            Some(wait)
+        },
+    };
+    let Some(wait) = wait else {
+        return Next::await_change();
+    };
+    ctx.holds.hold(proxy, ctx.clock.elapsed() + wait);
+    Next::requeue(wait)
+}
+
+fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> Next {
+    let polls = &ctx.settings.polls;
+    let delay = match action {
+        Action::Create | Action::Record | Action::AwaitRunning => polls.provisioning,
+        Action::Drain | Action::Delete(_) | Action::AwaitGone => polls.deletion,
+        Action::Serve if proxy.spec.drain => polls.deletion,
+        Action::Serve if !proxy.is_managed() => return Next::await_change(),
+        Action::Serve => polls.drift,
+        // Why: each of these is followed by the next row, and its own write wakes the controller;
+        // the delay covers a write that changed nothing.
+        Action::AddFinalizer
+        | Action::GenerateCredentials
+        | Action::Adopt
+        | Action::Forget
+        | Action::RemoveFinalizer => Duration::from_millis(100),
+        Action::Rest => match observation.standing {
+            Standing::Held => {
+                let left = ctx.holds.remaining(proxy, ctx.clock.elapsed());
+                left.unwrap_or(polls.provisioning)
+            },
+            Standing::UnknownProvider
+            | Standing::Paused
+            | Standing::AwaitingChange
+            | Standing::Managed
+            | Standing::External => return Next::await_change(),
+        },
+    };
+    Next::requeue(delay)
+}
+
+async fn write_status(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    observation: &Observation,
+    action: Action,
+    acted: &Acted,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let known = ctx.providers.names().collect::<Vec<_>>().join(", ");
+    let status = status::compute(&Pass {
+        proxy,
+        observation,
+        action,
+        effect: &acted.effect,
+        failure: acted.failure.as_ref(),
+        providers: &known,
+        now,
+    });
+    if proxy.status.as_ref() != Some(&status) {
+        let mut changed = proxy.clone();
+        changed
+            .metadata
+            .resource_version
+            .clone_from(&acted.resource_version);
+        changed.metadata.managed_fields = None;
+        changed.status = Some(status.clone());
+        let api: Api<Proxy> =
+            Api::namespaced(ctx.client.clone(), &proxy.namespace().unwrap_or_default());
+        let written = api
+            .replace_status(&proxy.name_any(), &PostParams::default(), &changed)
+            .await;
+        written.map_err(Error::Write)?;
+        let before = proxy
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice());
+        ctx.events
+            .transitions(proxy, before.unwrap_or_default(), &status.conditions)
+            .await;
+    }
+    tell_health(ctx, proxy, observation, &status);
+    Ok(())
+}
+
+/// Why after the write: the engine's seed and the status must not differ for longer than a pass.
+fn tell_health(ctx: &Ctx, proxy: &Proxy, observation: &Observation, status: &ProxyStatus) {
+    let uid = proxy.uid().unwrap_or_default();
+    let Some(endpoint) = status.endpoint.clone() else {
+        ctx.health.remove(&uid);
+        return;
+    };
+    // Why: after a failed observation, or while the object goes, the credentials were not read.
+    let deleting = proxy.metadata.deletion_timestamp.is_some();
+    let unread = proxy.credentials_secret().is_some() && observation.credentials.is_none();
+    if deleting || unread {
+        return;
+    }
+    ctx.health.upsert(Target {
+        uid,
+        proxy: ObjectRef::from_obj(proxy),
+        endpoint,
+        credentials: observation.credentials.clone(),
+        check: proxy.spec.health_check.clone(),
+        seed: seed(status),
+    });
+}
+
+/// The verdict that a status holds, for an engine that has just started.
+fn seed(status: &ProxyStatus) -> Option<Verdict> {
+    let healthy = conditions::find(&status.conditions, conditions::HEALTHY)?;
+    Some(Verdict {
+        healthy: match healthy.status.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        },
+        reason: healthy.reason.clone(),
+        message: healthy.message.clone(),
+        exit_ip: status.exit_ip.clone(),
+        latency: status
+            .latency_milliseconds
+            .and_then(|latency| u64::try_from(latency).ok())
+            .map(Duration::from_millis),
+        since: healthy.last_transition_time.0,
+        last_probe: status.last_health_check_time.as_ref().map(|time| time.0),
+    })
+}

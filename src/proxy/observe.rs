@@ -1,0 +1,377 @@
+//! Reads everything that one pass over a Proxy needs, and decides nothing.
+//!
+//! [`observe`] asks the provider, the Secrets, the lease API and the health engine;
+//! [`Observation::situation`] condenses the answers to what the action table knows.
+
+use std::collections::BTreeMap;
+
+use crawl_api::proxy::{CloudInit, DeletionPolicy, Proxy};
+use crawl_api::{conditions, names};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+use runtime_kit::Class;
+
+use super::drain::{self, Drain, LeaseView};
+use super::hash::{self, Drift};
+use super::naming;
+use super::plan::{Identity, Lacking, Leases, Life, Sight, Situation, Standing};
+use super::{Ctx, Failure};
+use crate::health::{Credentials, Verdict};
+use crate::providers::{Instance, InstanceRequest, InstanceState, Provider, Tags};
+
+/// What was read in one pass.
+#[derive(Clone, Debug)]
+pub(super) struct Observation {
+    /// Whether the Proxy may be acted on.
+    pub standing: Standing,
+    /// The create request that the spec asks for. Not built for an object that is being deleted.
+    pub wanted: Option<InstanceRequest>,
+    /// The instance, by id or by tag.
+    pub instance: Option<Instance>,
+    /// How far the drain is.
+    pub drain: Drain,
+    /// What the health engine knows.
+    pub verdict: Option<Verdict>,
+    /// What the proxy asks its clients for.
+    pub credentials: Option<Credentials>,
+    /// Credentials are to be generated first.
+    pub credentials_to_generate: bool,
+    /// How long the instance has been unhealthy past its timeout may have consequences now.
+    pub remediation_allowed: bool,
+}
+
+/// Reads everything.
+///
+/// # Errors
+/// The provider or a Secret failed; the action table is not consulted then.
+pub(super) async fn observe(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    now: Timestamp,
+) -> Result<Observation, Failure> {
+    let provider = proxy
+        .spec
+        .provider
+        .as_deref()
+        .and_then(|name| ctx.providers.get(name));
+    let standing = standing(ctx, proxy, provider.is_some());
+    let deleting = proxy.metadata.deletion_timestamp.is_some();
+    let mut observation = Observation {
+        verdict: ctx.health.verdict(&proxy.uid().unwrap_or_default()),
+        drain: drain::judge(proxy, &lease_view(ctx, proxy).await, now),
+        remediation_allowed: remediation_allowed(ctx, proxy),
+        ..Observation::nothing(standing)
+    };
+    if !deleting {
+        match credentials(ctx, proxy).await? {
+            Found::Credentials(found) => observation.credentials = Some(found),
+            Found::Nothing => {},
+            Found::ToGenerate => observation.credentials_to_generate = true,
+        }
+    }
+    if let (Standing::Managed, Some(provider)) = (standing, provider) {
+        if !deleting {
+            let cloud_init = cloud_init(ctx, proxy).await?;
+            let auth = observation.credentials.clone();
+            observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
+        }
+        observation.instance = instance(ctx, proxy, provider.as_ref()).await?;
+    }
+    Ok(observation)
+}
+
+fn standing(ctx: &Ctx, proxy: &Proxy, provider_known: bool) -> Standing {
+    if !proxy.is_managed() {
+        return Standing::External;
+    }
+    let deleting = proxy.metadata.deletion_timestamp.is_some();
+    let refused = proxy
+        .condition(conditions::PROVISIONED)
+        .is_some_and(|condition| {
+            condition.reason == conditions::REASON_INVALID_SPEC
+                && condition.observed_generation == proxy.metadata.generation
+        });
+    if proxy.spec.paused {
+        Standing::Paused
+    } else if !provider_known {
+        Standing::UnknownProvider
+    } else if refused && !deleting {
+        Standing::AwaitingChange
+    } else if ctx.holds.remaining(proxy, ctx.clock.elapsed()).is_some() {
+        Standing::Held
+    } else {
+        Standing::Managed
+    }
+}
+
+/// Why: when many fail at once, the cause is rarely the machines, and replacing them all makes an
+/// outage of it. One at a time always may be replaced, more only up to a fifth of the namespace.
+fn remediation_allowed(ctx: &Ctx, proxy: &Proxy) -> bool {
+    let namespace = proxy.namespace();
+    let peers = ctx.proxies.state();
+    let peers = peers
+        .iter()
+        .filter(|peer| peer.is_managed() && peer.namespace() == namespace);
+    let (total, failing) = peers.fold((0_usize, 0_usize), |(total, failing), peer| {
+        let healthy = peer.condition(conditions::HEALTHY);
+        let failed = healthy.is_some_and(|condition| condition.status == "False");
+        (total + 1, failing + usize::from(failed))
+    });
+    failing <= (total / 5).max(1)
+}
+
+async fn lease_view(ctx: &Ctx, proxy: &Proxy) -> LeaseView {
+    if drain::needs_lease_view(proxy) {
+        ctx.leases.view(proxy).await
+    } else {
+        LeaseView::NotAsked
+    }
+}
+
+async fn instance(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    provider: &dyn Provider,
+) -> Result<Option<Instance>, Failure> {
+    if let Some(id) = proxy
+        .status
+        .as_ref()
+        .and_then(|status| status.provider_id.as_deref())
+    {
+        return Ok(provider.get(id).await?);
+    }
+    // Why: without our finalizer nothing was ever requested, and nothing has to be looked for.
+    if !has_finalizer(proxy) {
+        return Ok(None);
+    }
+    let found = provider.list(&identity_tags(ctx, proxy)).await?;
+    Ok(found
+        .into_iter()
+        .min_by_key(|instance| (instance.created, instance.id.clone())))
+}
+
+/// Whether our finalizer is on the object.
+pub(super) fn has_finalizer(proxy: &Proxy) -> bool {
+    proxy
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == names::FINALIZER_INSTANCE)
+}
+
+/// The tags by which the instance of a Proxy is found.
+fn identity_tags(ctx: &Ctx, proxy: &Proxy) -> Tags {
+    Tags::from([
+        (
+            names::TAG_CLUSTER.to_owned(),
+            ctx.settings.cluster_id.clone(),
+        ),
+        (
+            names::TAG_PROXY_UID.to_owned(),
+            proxy.uid().unwrap_or_default(),
+        ),
+    ])
+}
+
+fn build_request(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    cloud_init: Option<String>,
+    auth: Option<Credentials>,
+) -> InstanceRequest {
+    let mut tags = identity_tags(ctx, proxy);
+    let namespace = proxy.namespace().unwrap_or_default();
+    tags.insert(names::TAG_NAMESPACE.into(), naming::tag_value(&namespace));
+    tags.insert(names::TAG_NAME.into(), naming::tag_value(&proxy.name_any()));
+    let mut request = InstanceRequest {
+        name: naming::instance_name(&ctx.settings.name_prefix, &proxy.uid().unwrap_or_default()),
+        placement: proxy.spec.placement.clone().unwrap_or_default(),
+        cloud_init,
+        port: proxy.spec.port,
+        auth,
+        tags,
+    };
+    let hash = hash::to_tag(&hash::spec_hash(&request));
+    request.tags.insert(names::TAG_SPEC_HASH.into(), hash);
+    request
+}
+
+// === Secrets ===
+
+enum Found {
+    Credentials(Credentials),
+    ToGenerate,
+    Nothing,
+}
+
+async fn credentials(ctx: &Ctx, proxy: &Proxy) -> Result<Found, Failure> {
+    let Some(name) = proxy.credentials_secret() else {
+        return Ok(Found::Nothing);
+    };
+    let generate = proxy.spec.auth.as_ref().is_some_and(|auth| auth.generate);
+    match read_secret(ctx, proxy, &name).await? {
+        Some(data) => Ok(Found::Credentials(Credentials {
+            username: field(&data, &name, "username")?,
+            password: field(&data, &name, "password")?,
+        })),
+        None if generate && proxy.is_managed() => Ok(Found::ToGenerate),
+        None => Err(missing_secret(format!(
+            "Secret {name} does not exist: create it with the keys username and password"
+        ))),
+    }
+}
+
+async fn cloud_init(ctx: &Ctx, proxy: &Proxy) -> Result<Option<String>, Failure> {
+    let Some(CloudInit { inline, secret_ref }) = &proxy.spec.cloud_init else {
+        return Ok(None);
+    };
+    let Some(reference) = secret_ref else {
+        return Ok(inline.clone());
+    };
+    let name = &reference.name;
+    let data = read_secret(ctx, proxy, name).await?.ok_or_else(|| {
+        missing_secret(format!(
+            "Secret {name} of cloudInit does not exist: create it"
+        ))
+    })?;
+    field(&data, name, &reference.key).map(Some)
+}
+
+type SecretData = BTreeMap<String, k8s_openapi::ByteString>;
+
+async fn read_secret(ctx: &Ctx, proxy: &Proxy, name: &str) -> Result<Option<SecretData>, Failure> {
+    let secrets: Api<Secret> =
+        Api::namespaced(ctx.client.clone(), &proxy.namespace().unwrap_or_default());
+    let secret = secrets.get_opt(name).await.map_err(|error| {
+        let message = format!(
+            "Secret {name} cannot be read: {}",
+            runtime_kit::chain(&error)
+        );
+        missing_secret(message)
+    })?;
+    Ok(secret.map(|secret| secret.data.unwrap_or_default()))
+}
+
+fn field(data: &SecretData, secret: &str, key: &str) -> Result<String, Failure> {
+    let value = data
+        .get(key)
+        .ok_or_else(|| missing_secret(format!("Secret {secret} has no key {key}: add it")))?;
+    String::from_utf8(value.0.clone())
+        .map_err(|_| missing_secret(format!("key {key} of Secret {secret} is not UTF-8 text")))
+}
+
+fn missing_secret(message: String) -> Failure {
+    Failure {
+        class: Class::Transient,
+        reason: conditions::REASON_SECRET_NOT_FOUND,
+        message,
+        wait: None,
+    }
+}
+
+// === impl Observation ===
+
+impl Observation {
+    /// Nothing was read.
+    pub(super) fn nothing(standing: Standing) -> Self {
+        Self {
+            standing,
+            wanted: None,
+            instance: None,
+            drain: Drain::Unmarked,
+            verdict: None,
+            credentials: None,
+            credentials_to_generate: false,
+            remediation_allowed: false,
+        }
+    }
+
+    /// How what was sent compares with what is wanted.
+    pub(super) fn drift(&self, proxy: &Proxy) -> Drift {
+        let Some(wanted) = &self.wanted else {
+            return Drift::Unknown;
+        };
+        hash::drift(self.stored_hash(proxy).as_deref(), &hash::spec_hash(wanted))
+    }
+
+    /// The hash of what was sent: from the annotation, or from the instance itself when a crash
+    /// came between the create and the annotation.
+    pub(super) fn stored_hash(&self, proxy: &Proxy) -> Option<String> {
+        let annotation = proxy
+            .annotations()
+            .get(names::ANNOTATION_SPEC_HASH)
+            .cloned();
+        annotation.or_else(|| self.instance.as_ref().and_then(tagged_hash))
+    }
+
+    /// What the action table knows of it.
+    pub(super) fn situation(&self, proxy: &Proxy, now: Timestamp) -> Situation {
+        let status = proxy.status.as_ref();
+        let deleting = proxy.metadata.deletion_timestamp.is_some();
+        let identified = status.is_some_and(|status| status.provider_id.is_some());
+        Situation {
+            standing: self.standing,
+            life: if deleting { Life::Deleting } else { Life::Live },
+            identity: if identified {
+                Identity::Set
+            } else {
+                Identity::None
+            },
+            drift: self.drift(proxy),
+            sight: self.sight(proxy, now),
+            lacking: if !has_finalizer(proxy) {
+                Lacking::Finalizer
+            } else if self.credentials_to_generate {
+                Lacking::Credentials
+            } else {
+                Lacking::Nothing
+            },
+            leases: match self.drain {
+                Drain::Done(..) => Leases::Gone,
+                Drain::Unmarked | Drain::Waiting(_) | Drain::Unavailable(_) => Leases::MayExist,
+            },
+            abandon: proxy.spec.deletion_policy == DeletionPolicy::Abandon,
+        }
+    }
+
+    fn sight(&self, proxy: &Proxy, now: Timestamp) -> Sight {
+        let Some(Instance {
+            state, ip, created, ..
+        }) = &self.instance
+        else {
+            return Sight::Missing;
+        };
+        match (state, ip) {
+            (InstanceState::Provisioning, Some(_) | None) | (InstanceState::Running, None) => {
+                let timeout = i64::from(proxy.spec.provisioning_timeout_seconds);
+                let overdue = now.duration_since(*created) >= SignedDuration::from_secs(timeout);
+                Sight::Starting { overdue }
+            },
+            (InstanceState::Running, Some(_)) => Sight::Running {
+                failing: self.remediation_allowed && unhealthy_too_long(proxy, now),
+            },
+            (InstanceState::Stopping, Some(_) | None) => Sight::Stopping,
+            (InstanceState::Stopped, Some(_) | None) => Sight::Stopped,
+        }
+    }
+}
+
+/// The hash in an instance's tags.
+pub(super) fn tagged_hash(instance: &Instance) -> Option<String> {
+    instance
+        .tags
+        .get(names::TAG_SPEC_HASH)
+        .map(|tag| hash::from_tag(tag))
+}
+
+/// Why: refused credentials are a matter of the Secret; another machine would refuse them too.
+fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
+    let timeout = SignedDuration::from_secs(i64::from(proxy.spec.unhealthy_timeout_seconds));
+    proxy
+        .condition(conditions::HEALTHY)
+        .is_some_and(|condition| {
+            condition.status == "False"
+                && condition.reason != conditions::REASON_PROXY_AUTH_FAILED
+                && now.duration_since(condition.last_transition_time.0) >= timeout
+        })
+}

@@ -1,0 +1,229 @@
+//! The action table of Proxy: what one pass does, decided from what was observed.
+//!
+//! Called by `proxy::reconcile` between `observe` and `act`. Pure: no client, no clock. The rows
+//! are those of the action table in docs/architecture.md.
+
+use super::hash::Drift;
+
+/// Whether, and for what, a Proxy may be acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Standing {
+    /// An instance at a provider is ours to run.
+    Managed,
+    /// Somebody else runs the endpoint.
+    External,
+    /// `spec.paused`.
+    Paused,
+    /// An earlier failure said when to try again; that time has not come.
+    Held,
+    /// The provider refused this generation for good.
+    AwaitingChange,
+    /// `spec.provider` is not in the providers file.
+    UnknownProvider,
+}
+
+/// Whether the object is being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Life {
+    /// It is not.
+    Live,
+    /// It has a deletionTimestamp.
+    Deleting,
+}
+
+/// Whether `status.providerID` is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Identity {
+    /// It is not: an instance was looked for by tag.
+    None,
+    /// It is: the instance was read by it.
+    Set,
+}
+
+/// What was seen of the instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sight {
+    /// There is none.
+    Missing,
+    /// It boots, or runs without an address yet.
+    Starting {
+        /// For longer than provisioningTimeoutSeconds.
+        overdue: bool,
+    },
+    /// It runs and has an address.
+    Running {
+        /// Unhealthy for longer than unhealthyTimeoutSeconds, and within the remediation budget.
+        failing: bool,
+    },
+    /// It is on its way out.
+    Stopping,
+    /// It stopped or was taken back, and exists.
+    Stopped,
+}
+
+/// What a create still needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Lacking {
+    /// Our finalizer on the object.
+    Finalizer,
+    /// Generated credentials.
+    Credentials,
+    /// Nothing.
+    Nothing,
+}
+
+/// Whether the instance may be deleted as far as leases are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Leases {
+    /// The drain handshake is not complete and its deadline not over.
+    MayExist,
+    /// No lease is left, or leases need not be waited for any more.
+    Gone,
+}
+
+/// A Proxy as the action table sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Situation {
+    /// Whether it may be acted on.
+    pub standing: Standing,
+    /// Whether the object is being deleted.
+    pub life: Life,
+    /// Whether the instance is known by id.
+    pub identity: Identity,
+    /// How the stored hash compares with the wanted one.
+    pub drift: Drift,
+    /// What was seen of the instance.
+    pub sight: Sight,
+    /// What a create still needs.
+    pub lacking: Lacking,
+    /// Whether leases stand in the way of a delete.
+    pub leases: Leases,
+    /// `spec.deletionPolicy` is Abandon.
+    pub abandon: bool,
+}
+
+/// Why an instance is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// It did not run in time.
+    ProvisioningTimedOut,
+    /// It was unhealthy for too long.
+    UnhealthyTimedOut,
+    /// The provider stopped it.
+    Preempted,
+    /// Another one is wanted.
+    Replaced,
+    /// The object goes.
+    ObjectDeleted,
+}
+
+/// What one pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Action {
+    /// Nothing at all.
+    Rest,
+    /// Publish the address and keep probing it.
+    Serve,
+    /// Put our finalizer on the object.
+    AddFinalizer,
+    /// Make credentials and store them in a Secret.
+    GenerateCredentials,
+    /// Create the instance by its name; store its id and the hash of the request.
+    Create,
+    /// Store the id of an instance that was found by tag.
+    Record,
+    /// Store the wanted hash; replace nothing.
+    Adopt,
+    /// Wait for the instance to run.
+    AwaitRunning,
+    /// Mark for drain and wait for leases to end.
+    Drain,
+    /// Delete the instance.
+    Delete(Cause),
+    /// Wait until the instance is not found.
+    AwaitGone,
+    /// Ask a recorded operation for its error; clear id and address.
+    Forget,
+    /// Let the object go.
+    RemoveFinalizer,
+}
+
+/// Decides what one pass does.
+#[expect(
+    clippy::match_same_arms,
+    reason = "each arm is a row of the action table"
+)]
+pub(super) fn plan(situation: &Situation) -> Action {
+    use Drift::{Changed, Same, Unknown};
+    use Identity::{None, Set};
+    use Life::{Deleting, Live};
+    use Sight::{Missing, Running, Starting, Stopped, Stopping};
+
+    let Situation {
+        standing,
+        life,
+        identity,
+        drift,
+        sight,
+        lacking,
+        leases,
+        abandon,
+    } = *situation;
+    match standing {
+        Standing::External => return Action::Serve, // row: External
+        Standing::Paused
+        | Standing::Held
+        | Standing::AwaitingChange
+        | Standing::UnknownProvider => return Action::Rest, // row: not to be acted on
+        Standing::Managed => {},
+    }
+    match (life, identity, drift, sight) {
+        (Live, None, Same | Changed | Unknown, Missing) => match lacking {
+            Lacking::Finalizer => Action::AddFinalizer,
+            Lacking::Credentials => Action::GenerateCredentials,
+            Lacking::Nothing => Action::Create,
+        }, // row: live, no id
+        (
+            Live,
+            None,
+            Same | Changed | Unknown,
+            Starting { .. } | Running { .. } | Stopping | Stopped,
+        ) => Action::Record, // row: live, no id, found by tag: the answer to a create was lost
+        (Live, Set, Unknown, Missing | Starting { .. } | Running { .. } | Stopping | Stopped) => {
+            Action::Adopt
+        }, // row: live, hash of another version or empty
+        (Live, Set, Same, Starting { overdue: false }) => Action::AwaitRunning, // row: live, provisioning
+        (Live, Set, Same, Starting { overdue: true }) => {
+            Action::Delete(Cause::ProvisioningTimedOut)
+        }, // row: live, provisioning, over provisioningTimeout
+        (Live, Set, Same, Running { failing: false }) => Action::Serve, // row: live, running
+        (Live, Set, Same, Running { failing: true }) => Action::Delete(Cause::UnhealthyTimedOut), // row: live, running, over unhealthyTimeout
+        (Live, Set, Same, Stopped) => Action::Delete(Cause::Preempted), // row: live, stopped or terminated
+        (Live, Set, Same | Changed, Missing) => Action::Forget,         // row: live, not found
+        (Live, Set, Changed, Starting { .. } | Running { .. } | Stopped) => match leases {
+            Leases::MayExist => Action::Drain,
+            Leases::Gone => Action::Delete(Cause::Replaced),
+        }, // row: live, changed
+        (Live, Set, Same | Changed, Stopping) => Action::AwaitGone,     // row: live, on its way out
+        (Deleting, None, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, no id, not found
+        (
+            Deleting,
+            None,
+            Same | Changed | Unknown,
+            Starting { .. } | Running { .. } | Stopping | Stopped,
+        ) => Action::Record, // row: deleting, no id, found by name
+        (Deleting, Set, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, not found
+        (Deleting, Set, Same | Changed | Unknown, Stopping) => Action::AwaitGone, // row: deleting, on its way out
+        (Deleting, Set, Same | Changed | Unknown, Starting { .. } | Running { .. } | Stopped) => {
+            match (leases, abandon) {
+                (Leases::MayExist, true | false) => Action::Drain,
+                (Leases::Gone, true) => Action::RemoveFinalizer,
+                (Leases::Gone, false) => Action::Delete(Cause::ObjectDeleted),
+            }
+        }, // row: deleting, other
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,299 @@
+//! One test per row of the action table, and properties over all situations.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A managed, live, running Proxy that is as wanted.
+fn running() -> Situation {
+    Situation {
+        standing: Standing::Managed,
+        life: Life::Live,
+        identity: Identity::Set,
+        drift: Drift::Same,
+        sight: Sight::Running { failing: false },
+        lacking: Lacking::Nothing,
+        leases: Leases::MayExist,
+        abandon: false,
+    }
+}
+
+fn with(change: impl FnOnce(&mut Situation)) -> Action {
+    let mut situation = running();
+    change(&mut situation);
+    plan(&situation)
+}
+
+fn unidentified(sight: Sight, lacking: Lacking) -> Action {
+    with(|s| {
+        s.identity = Identity::None;
+        s.drift = Drift::Unknown;
+        s.sight = sight;
+        s.lacking = lacking;
+    })
+}
+
+fn deleting(identity: Identity, sight: Sight, leases: Leases) -> Action {
+    with(|s| {
+        s.life = Life::Deleting;
+        s.identity = identity;
+        s.sight = sight;
+        s.leases = leases;
+    })
+}
+
+const PRESENT: [Sight; 6] = [
+    Sight::Starting { overdue: false },
+    Sight::Starting { overdue: true },
+    Sight::Running { failing: false },
+    Sight::Running { failing: true },
+    Sight::Stopping,
+    Sight::Stopped,
+];
+
+#[test]
+fn an_external_proxy_is_served_whatever_else_is_so() {
+    assert_eq!(with(|s| s.standing = Standing::External), Action::Serve);
+}
+
+#[test]
+fn a_proxy_that_is_paused_held_refused_or_of_an_unknown_provider_is_left_alone() {
+    for standing in [
+        Standing::Paused,
+        Standing::Held,
+        Standing::AwaitingChange,
+        Standing::UnknownProvider,
+    ] {
+        assert_eq!(with(|s| s.standing = standing), Action::Rest);
+    }
+}
+
+#[test]
+fn without_an_instance_the_finalizer_comes_first_then_credentials_then_the_create() {
+    assert_eq!(
+        unidentified(Sight::Missing, Lacking::Finalizer),
+        Action::AddFinalizer
+    );
+    assert_eq!(
+        unidentified(Sight::Missing, Lacking::Credentials),
+        Action::GenerateCredentials
+    );
+    assert_eq!(
+        unidentified(Sight::Missing, Lacking::Nothing),
+        Action::Create
+    );
+}
+
+#[test]
+fn an_instance_found_by_tag_is_recorded_and_not_created_again() {
+    for sight in PRESENT {
+        assert_eq!(unidentified(sight, Lacking::Nothing), Action::Record);
+        assert_eq!(
+            deleting(Identity::None, sight, Leases::Gone),
+            Action::Record
+        );
+    }
+}
+
+#[test]
+fn a_hash_of_another_version_is_adopted_and_replaces_nothing() {
+    for sight in PRESENT.into_iter().chain([Sight::Missing]) {
+        let action = with(|s| {
+            s.drift = Drift::Unknown;
+            s.sight = sight;
+        });
+        assert_eq!(action, Action::Adopt);
+    }
+}
+
+#[test]
+fn provisioning_is_awaited_until_its_timeout() {
+    assert_eq!(
+        with(|s| s.sight = Sight::Starting { overdue: false }),
+        Action::AwaitRunning
+    );
+    assert_eq!(
+        with(|s| s.sight = Sight::Starting { overdue: true }),
+        Action::Delete(Cause::ProvisioningTimedOut)
+    );
+}
+
+#[test]
+fn a_running_instance_is_served_until_it_was_unhealthy_for_too_long() {
+    assert_eq!(with(|_| ()), Action::Serve);
+    assert_eq!(
+        with(|s| s.sight = Sight::Running { failing: true }),
+        Action::Delete(Cause::UnhealthyTimedOut)
+    );
+}
+
+#[test]
+fn a_stopped_instance_is_deleted_without_waiting_for_leases() {
+    assert_eq!(
+        with(|s| s.sight = Sight::Stopped),
+        Action::Delete(Cause::Preempted)
+    );
+}
+
+#[test]
+fn an_instance_that_is_gone_is_forgotten() {
+    for drift in [Drift::Same, Drift::Changed] {
+        let action = with(|s| {
+            s.drift = drift;
+            s.sight = Sight::Missing;
+        });
+        assert_eq!(action, Action::Forget);
+    }
+}
+
+#[test]
+fn a_changed_spec_drains_deletes_and_waits_for_not_found() {
+    let changed = |sight, leases| {
+        with(|s| {
+            s.drift = Drift::Changed;
+            s.sight = sight;
+            s.leases = leases;
+        })
+    };
+    for sight in [
+        Sight::Starting { overdue: false },
+        Sight::Starting { overdue: true },
+        Sight::Running { failing: false },
+        Sight::Running { failing: true },
+        Sight::Stopped,
+    ] {
+        assert_eq!(changed(sight, Leases::MayExist), Action::Drain);
+        assert_eq!(
+            changed(sight, Leases::Gone),
+            Action::Delete(Cause::Replaced)
+        );
+    }
+    assert_eq!(changed(Sight::Stopping, Leases::Gone), Action::AwaitGone);
+}
+
+#[test]
+fn replacement_waits_for_not_found_before_creating() {
+    assert_eq!(with(|s| s.sight = Sight::Stopping), Action::AwaitGone);
+}
+
+#[test]
+fn a_deleted_object_goes_when_no_instance_is_found() {
+    for identity in [Identity::None, Identity::Set] {
+        let action = deleting(identity, Sight::Missing, Leases::MayExist);
+        assert_eq!(action, Action::RemoveFinalizer);
+    }
+}
+
+#[test]
+fn a_deleted_object_drains_then_deletes_its_instance_then_waits() {
+    for sight in [
+        Sight::Starting { overdue: false },
+        Sight::Starting { overdue: true },
+        Sight::Running { failing: false },
+        Sight::Running { failing: true },
+        Sight::Stopped,
+    ] {
+        let set = Identity::Set;
+        assert_eq!(deleting(set, sight, Leases::MayExist), Action::Drain);
+        assert_eq!(
+            deleting(set, sight, Leases::Gone),
+            Action::Delete(Cause::ObjectDeleted)
+        );
+    }
+    assert_eq!(
+        deleting(Identity::Set, Sight::Stopping, Leases::Gone),
+        Action::AwaitGone
+    );
+}
+
+#[test]
+fn an_abandoned_instance_is_drained_and_left_running() {
+    let abandoned = |leases| {
+        with(|s| {
+            s.life = Life::Deleting;
+            s.abandon = true;
+            s.leases = leases;
+        })
+    };
+    assert_eq!(abandoned(Leases::MayExist), Action::Drain);
+    assert_eq!(abandoned(Leases::Gone), Action::RemoveFinalizer);
+}
+
+fn any_situation() -> impl Strategy<Value = Situation> {
+    let standing = prop_oneof![
+        4 => Just(Standing::Managed),
+        1 => Just(Standing::External),
+        1 => Just(Standing::Paused),
+        1 => Just(Standing::Held),
+        1 => Just(Standing::AwaitingChange),
+        1 => Just(Standing::UnknownProvider),
+    ];
+    let sight = prop::sample::select(
+        PRESENT
+            .into_iter()
+            .chain([Sight::Missing])
+            .collect::<Vec<_>>(),
+    );
+    (
+        standing,
+        prop::sample::select(vec![Life::Live, Life::Deleting]),
+        prop::sample::select(vec![Identity::None, Identity::Set]),
+        prop::sample::select(vec![Drift::Same, Drift::Changed, Drift::Unknown]),
+        sight,
+        prop::sample::select(vec![
+            Lacking::Finalizer,
+            Lacking::Credentials,
+            Lacking::Nothing,
+        ]),
+        prop::sample::select(vec![Leases::MayExist, Leases::Gone]),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(standing, life, identity, drift, sight, lacking, leases, abandon)| Situation {
+                standing,
+                life,
+                identity,
+                drift,
+                sight,
+                lacking,
+                leases,
+                abandon,
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn every_situation_gives_one_action_and_always_the_same(situation in any_situation()) {
+        prop_assert_eq!(plan(&situation), plan(&situation));
+    }
+
+    #[test]
+    fn nothing_is_created_beside_an_instance_or_without_a_finalizer(situation in any_situation()) {
+        if plan(&situation) == Action::Create {
+            prop_assert_eq!(situation.sight, Sight::Missing);
+            prop_assert_eq!(situation.identity, Identity::None);
+            prop_assert_eq!(situation.life, Life::Live);
+            prop_assert_eq!(situation.lacking, Lacking::Nothing);
+        }
+    }
+
+    #[test]
+    fn no_voluntary_delete_while_leases_may_exist(situation in any_situation()) {
+        if let Action::Delete(Cause::Replaced | Cause::ObjectDeleted) = plan(&situation) {
+            prop_assert_eq!(situation.leases, Leases::Gone);
+        }
+    }
+
+    #[test]
+    fn the_finalizer_goes_only_when_no_instance_is_left_or_it_is_abandoned(
+        situation in any_situation(),
+    ) {
+        if plan(&situation) == Action::RemoveFinalizer {
+            prop_assert_eq!(situation.life, Life::Deleting);
+            prop_assert!(situation.sight == Sight::Missing || situation.abandon);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Status of a Proxy, as section 6 of the design has it.
