@@ -1,7 +1,11 @@
 //! Delegated authentication, authorization and the listener on a real control plane: what a server
 //! on this library sees of callers that come through the aggregator and of those that come directly.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::{sync::Arc, time::Duration};
 
