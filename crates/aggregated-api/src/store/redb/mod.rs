@@ -297,7 +297,7 @@ fn is_new(database: &Database) -> Result<bool, Error> {
 #[async_trait::async_trait]
 impl Store for RedbStore {
     async fn get(&self, key: &str) -> Result<Option<Record>, Error> {
-        // Inline: a lookup takes some 7 microseconds, a hop to a blocking thread and back 17 more.
+        // Inline: a lookup takes some 7 microseconds, a hop to a blocking thread and back 7 to 17.
         // Not so while the database is being opened again.
         if self.shared.is_closed() {
             return Err(self.shared.closed_error());
