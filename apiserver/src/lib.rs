@@ -1,1 +1,11 @@
-//! Placeholder.
+//! The aggregated API server that leases proxies: lease rules on top of `aggregated_api`.
+//!
+//! [`rules`] answers requests, [`allocator`] decides who gets which proxy, [`inputs`] and
+//! [`pods`] watch the cluster, [`tasks`] do what is due. [`app`] puts them together for the binary.
+
+pub mod allocator;
+pub mod ended;
+pub mod known;
+pub mod metrics;
+pub mod rules;
+pub mod status;

@@ -1,0 +1,73 @@
+//! What a lease asks for, as the allocator looks at it.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::Selector;
+
+use super::facts::PoolKey;
+use super::ordered::SchemeSet;
+
+/// The proxies among which a lease may be served.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Candidates {
+    /// Members of a pool.
+    Pool(PoolKey),
+    /// All of a namespace.
+    Namespace(Arc<str>),
+    /// Those of a namespace whose labels match.
+    Labels {
+        /// The namespace.
+        namespace: Arc<str>,
+        /// A LabelSelector as JSON.
+        selector: Arc<str>,
+    },
+}
+
+/// What a lease asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Want {
+    /// Among which proxies.
+    pub candidates: Candidates,
+    /// For which registrable domain.
+    pub target: Option<Arc<str>>,
+    /// With which schemes.
+    pub schemes: SchemeSet,
+}
+
+impl Candidates {
+    /// The proxies of a namespace that a selector matches; an empty selector matches all.
+    ///
+    /// # Errors
+    /// The selector has an operator that does not exist.
+    pub fn labels(namespace: &str, selector: &LabelSelector) -> Result<Self, String> {
+        let parsed = Selector::try_from(selector.clone()).map_err(|error| error.to_string())?;
+        if parsed.selects_all() {
+            return Ok(Self::Namespace(namespace.into()));
+        }
+        let selector = serde_json::to_string(selector).map_err(|error| error.to_string())?;
+        Ok(Self::Labels { namespace: namespace.into(), selector: selector.into() })
+    }
+
+    pub(super) fn selector(&self) -> Option<Selector> {
+        match self {
+            Self::Pool(_) | Self::Namespace(_) => None,
+            Self::Labels { selector, .. } => {
+                let selector: LabelSelector = serde_json::from_str(selector).ok()?;
+                Selector::try_from(selector).ok()
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Candidates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pool(PoolKey { namespace, name }) => write!(f, "of pool {namespace}/{name}"),
+            Self::Namespace(namespace) => write!(f, "in namespace {namespace}"),
+            Self::Labels { namespace, .. } => {
+                write!(f, "in namespace {namespace} that match the selector")
+            },
+        }
+    }
+}
