@@ -17,24 +17,6 @@ fn item(name: &str) -> String {
     format!("{COLLECTION}/{name}")
 }
 
-async fn get_as(server: &Server, path: &str, accept: &str) -> Value {
-    let request = Request::builder()
-        .uri(path)
-        .header("x-test-user", "bob")
-        .header("accept", accept)
-        .body(Body::empty())
-        .unwrap();
-    let body = server
-        .send(request)
-        .await
-        .into_body()
-        .collect()
-        .await
-        .unwrap()
-        .to_bytes();
-    serde_json::from_slice(&body).unwrap()
-}
-
 #[tokio::test]
 async fn a_create_answers_with_the_stored_object() {
     let server = Server::start().await;
@@ -637,7 +619,7 @@ async fn lists_and_tables_and_metadata_show_the_same_objects() {
         .await;
     assert_eq!(list["kind"], "FlunderList");
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
-    let table = get_as(&server, COLLECTION, TABLE).await;
+    let table = server.get_as(COLLECTION, TABLE).await;
     assert_eq!(table["kind"], "Table");
     assert_eq!(table["rows"][1]["cells"][0], "b");
     assert_eq!(table["rows"][1]["object"]["kind"], "PartialObjectMetadata");
@@ -645,16 +627,16 @@ async fn lists_and_tables_and_metadata_show_the_same_objects() {
         table["metadata"]["resourceVersion"],
         list["metadata"]["resourceVersion"]
     );
-    let metadata = get_as(&server, COLLECTION, META_LIST).await;
+    let metadata = server.get_as(COLLECTION, META_LIST).await;
     assert_eq!(metadata["kind"], "PartialObjectMetadataList");
     assert_eq!(metadata["items"][0]["kind"], "PartialObjectMetadata");
     assert!(metadata["items"][0].get("spec").is_none());
-    let empty = get_as(
-        &server,
-        "/apis/wardle.example.com/v1alpha1/namespaces/other/flunders",
-        "application/json",
-    )
-    .await;
+    let empty = server
+        .get_as(
+            "/apis/wardle.example.com/v1alpha1/namespaces/other/flunders",
+            "application/json",
+        )
+        .await;
     assert_eq!(empty["items"], json!([]));
     assert!(
         empty["metadata"]["resourceVersion"]

@@ -217,13 +217,14 @@ pub fn body_format(headers: &HeaderMap) -> Result<Format, ApiError> {
 mod tests {
     use super::*;
 
-    fn choose(accept: &str, answer: Answer) -> Result<(Format, View), u16> {
+    fn headers(accept: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            ACCEPT,
-            http::HeaderValue::from_str(accept).expect("a header"),
-        );
-        negotiate(&headers, None, answer)
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        headers
+    }
+
+    fn choose(accept: &str, answer: Answer) -> Result<(Format, View), u16> {
+        negotiate(&headers(accept), None, answer)
             .map(|r| (r.format, r.view))
             .map_err(|e| e.code().as_u16())
     }

@@ -277,7 +277,11 @@ impl Shared {
             ));
         }
         let user = match self.authenticator.authenticate(&parts).await {
-            Ok(user) => user.unwrap_or_else(User::anonymous),
+            Ok(Some(user)) => user,
+            Ok(None) => {
+                *close = true;
+                return Err(ApiError::unauthorized());
+            },
             Err(AuthError::Unauthenticated(why)) => {
                 tracing::debug!(%why, %path, "unauthenticated");
                 *close = true;

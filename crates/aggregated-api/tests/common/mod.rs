@@ -1,5 +1,10 @@
 //! A small group served in process: `flunders.wardle.example.com`, as upstream's sample has it.
 
+#![expect(
+    clippy::expect_used,
+    reason = "a helper that cannot set up its server fails its test"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,6 +241,24 @@ impl Server {
             status,
             serde_json::from_slice(&bytes).unwrap_or(Value::Null),
         )
+    }
+
+    /// Reads in the representation that `accept` names.
+    pub(crate) async fn get_as(&self, path: &str, accept: &str) -> Value {
+        let request = Request::builder()
+            .uri(path)
+            .header("x-test-user", "bob")
+            .header("accept", accept)
+            .body(Body::empty())
+            .expect("a request");
+        let body = self
+            .send(request)
+            .await
+            .into_body()
+            .collect()
+            .await
+            .expect("a body");
+        serde_json::from_slice(&body.to_bytes()).expect("JSON")
     }
 
     /// Creates a flunder in `ns`.
