@@ -129,7 +129,10 @@ pub async fn connect(
     let mut cause: Option<String> = None;
     let mut failures = 0;
     loop {
-        let error = match shutdown.run_until_cancelled(attempt(args, clock)).await? {
+        let error = match shutdown
+            .run_until_cancelled(Box::pin(attempt(args, clock)))
+            .await?
+        {
             Ok(connection) => {
                 tracing::info!(server = %connection.config.cluster_url, "connected");
                 ready.set_ready();
