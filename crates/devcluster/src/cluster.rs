@@ -76,6 +76,7 @@ impl Options {
 pub struct Cluster {
     dir: PathBuf,
     temporary: bool,
+    keep: bool,
     group: ProcessGroup,
     binaries: Binaries,
     ca: Authority,
@@ -93,12 +94,19 @@ impl Cluster {
     /// which takes minutes and shows progress on standard error.
     pub async fn start(options: Options) -> Result<Self> {
         let mut cluster = Self::prepare(&options).await?;
-        cluster.start_control_plane(&options).await?;
+        let started = cluster.start_components(&options).await;
+        // Why: the error may name a log, which has to be there to be read.
+        cluster.keep = started.is_err();
+        started.map(|()| cluster)
+    }
+
+    async fn start_components(&mut self, options: &Options) -> Result<()> {
+        self.start_control_plane(options).await?;
         if options.kwok {
-            let kwok = crate::kwok::start(&cluster).await?;
-            cluster.processes.push(kwok);
+            let kwok = crate::kwok::start(self).await?;
+            self.processes.push(kwok);
         }
-        Ok(cluster)
+        Ok(())
     }
 
     async fn prepare(options: &Options) -> Result<Self> {
@@ -130,6 +138,7 @@ impl Cluster {
             kubeconfig: dir.join("kubeconfig"),
             dir,
             temporary,
+            keep: false,
             group,
             binaries,
             ca,
@@ -336,18 +345,19 @@ impl Cluster {
 
     /// An upstream binary, ready for arguments.
     pub(crate) fn command(&self, binary: Binary) -> Result<Command> {
-        self.binaries
-            .get(binary)
-            .map(Command::new)
-            .ok_or_else(|| Error::Spawn {
-                name: binary.name().to_owned(),
-                source: std::io::ErrorKind::NotFound.into(),
-            })
+        self.path_of(binary).map(Command::new)
     }
 
-    /// The path of `kubectl`.
-    pub fn kubectl_path(&self) -> Option<&Path> {
-        self.binaries.get(Binary::Kubectl)
+    /// The path of `kubectl`, to run it with something else than what [`Self::kubectl_as`] sets.
+    pub fn kubectl_path(&self) -> Result<&Path> {
+        self.path_of(Binary::Kubectl)
+    }
+
+    fn path_of(&self, binary: Binary) -> Result<&Path> {
+        self.binaries.get(binary).ok_or_else(|| Error::Spawn {
+            name: binary.name().to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })
     }
 
     /// Writes a kubeconfig for this cluster into its folder.
@@ -371,7 +381,7 @@ impl Drop for Cluster {
         if !self.temporary {
             return;
         }
-        if std::thread::panicking() || settings::keep_data() {
+        if self.keep || std::thread::panicking() || settings::keep_data() {
             report_kept(&self.dir);
         } else if let Err(error) = std::fs::remove_dir_all(&self.dir) {
             tracing::warn!(%error, dir = %self.dir.display(), "cannot remove the data of a cluster");

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
 
 use crate::error::{Error, Result};
+use crate::settings;
 
 const FIRST: u16 = 15_000;
 const LAST: u16 = 31_999;
@@ -22,14 +23,15 @@ pub struct ReservedPort {
 impl ReservedPort {
     /// Reserves a port that nobody listens on.
     pub fn reserve() -> Result<Self> {
-        let folder = std::env::temp_dir().join("devcluster-ports");
+        // Why not the temporary folder: there it would belong to whichever user came first.
+        let folder = settings::cache_folder()?.join("ports");
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let span = LAST - FIRST + 1;
         let start: u16 = rand::random_range(0..span);
         for step in 0..span {
             let number = FIRST + (start + step) % span;
             let path = folder.join(number.to_string());
-            // Why: a lock file that another user left is skipped, not an error.
+            // A lock file that cannot be opened is skipped: there are enough ports.
             let Ok(lock) = File::options()
                 .create(true)
                 .truncate(false)

@@ -212,3 +212,58 @@ async fn a_process_ends_by_signal_by_kill_or_says_in_its_log_why_it_ended() {
         Err(devcluster::Error::Ended { .. })
     ));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_that_cannot_start_is_named_with_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = Options::default()
+        .dir(folder.path())
+        .apiserver_arg("--no-such-flag");
+    let message = Cluster::start(broken).await.unwrap_err().to_string();
+    assert!(
+        message.starts_with("kube-apiserver exited") && message.contains("no-such-flag"),
+        "{message}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_shows_the_logs_and_keeps_the_data_of_the_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let test = std::env::current_exe().unwrap();
+    let output = Command::new(test)
+        .args([
+            "--exact",
+            "--ignored",
+            "--nocapture",
+            "panics_with_a_cluster",
+        ])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("--- end of the log of own-program"), "{said}");
+    assert!(
+        said.contains("said before the panic") && said.contains("data and logs are kept in"),
+        "{said}"
+    );
+    let kept = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter_map(Result::ok)
+        .any(|entry| {
+            entry.path().join("logs/kube-apiserver.log").is_file()
+                && entry.path().join("kubeconfig").is_file()
+        });
+    assert!(kept);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test above, in a process of its own"]
+async fn panics_with_a_cluster() {
+    let cluster = Cluster::start(Options::default()).await.unwrap();
+    let mut command = Command::new("echo");
+    command.arg("said before the panic");
+    let program = cluster.spawn("own-program", command).unwrap();
+    program.wait_for_log("said", TIMEOUT).await.unwrap();
+    panic!("as planned");
+}
