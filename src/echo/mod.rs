@@ -48,7 +48,7 @@ pub struct Args {
     pub key_file: Option<PathBuf>,
     /// For trying out: makes ca.crt, tls.crt, tls.key and echo.key in this directory unless they
     /// are there, and uses them.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_cert", "key_file"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["tls_cert", "tls_key", "key_file"])]
     pub self_signed_dir: Option<PathBuf>,
     /// The names and addresses the self-signed certificate is for.
     #[arg(
@@ -151,4 +151,33 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     tasks.spawn("echo", echo.serve(tasks.shutdown()));
     tasks.run(GRACE).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn files_come_from_flags_or_from_one_directory_never_both() {
+        let files = ["--tls-cert", "c", "--tls-key", "k", "--key-file", "e"];
+        let directory = ["--self-signed-dir", "d"];
+        let parses = |flags: &[&str]| {
+            Command::try_parse_from(["echo"].iter().chain(flags)).map(|command| command.args)
+        };
+        assert!(parses(&files).unwrap().self_signed_dir.is_none());
+        let names = parses(&directory).unwrap().self_signed_names;
+        assert_eq!(names, ["localhost", "127.0.0.1", "::1"]);
+        assert!(parses(&[]).is_err());
+        assert!(parses(&files[..4]).is_err(), "the echo key is missing");
+        assert!(parses(&files[2..]).is_err(), "the certificate is missing");
+        assert!(parses(&[&files[..], &directory[..]].concat()).is_err());
+    }
 }

@@ -163,3 +163,68 @@ fn respond_with(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use runtime_kit::SteppedClock;
+
+    use super::*;
+
+    async fn ask(method: Method, uri: &str, peer: &str) -> (StatusCode, Bytes) {
+        let endpoint = Endpoint {
+            key: key(),
+            clock: Arc::new(SteppedClock::default()),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("x-forwarded-for", "198.51.100.1")
+            .header("forwarded", "for=198.51.100.1")
+            .body(())
+            .unwrap();
+        let response = respond(&request, peer.parse().unwrap(), &endpoint);
+        assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
+        let (head, body) = response.into_parts();
+        (head.status, body.collect().await.unwrap().to_bytes())
+    }
+
+    fn key() -> Key {
+        Key::new(b"a key of enough bytes").unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_signed_address_is_that_of_the_connection_whatever_headers_say() {
+        let nonce = "0123456789abcdef";
+        for (peer, seen) in [
+            ("203.0.113.7:4000", "203.0.113.7"),
+            ("[2001:db8::7]:4000", "2001:db8::7"),
+            ("[::ffff:203.0.113.7]:4000", "203.0.113.7"),
+        ] {
+            let (status, body) = ask(Method::GET, &format!("/?nonce={nonce}"), peer).await;
+            assert_eq!(status, StatusCode::OK);
+            let answer: Answer = serde_json::from_slice(&body).unwrap();
+            assert_eq!(answer.verify(&key(), nonce), Ok(seen.parse().unwrap()));
+            let (_, body) = ask(Method::GET, "/ip", peer).await;
+            assert_eq!(body, format!("{seen}\n"));
+        }
+    }
+
+    #[tokio::test]
+    async fn other_requests_get_what_they_ask_for_or_a_hint() {
+        let peer = "203.0.113.7:4000";
+        for (method, uri, status) in [
+            (Method::GET, "/generate_204", 204),
+            (Method::GET, "/healthz", 200),
+            (Method::GET, "/", 400),
+            (Method::GET, "/?nonce=short", 400),
+            (Method::GET, "/?nonce=with%0Aa%20line%20break", 400),
+            (Method::GET, "/favicon.ico", 404),
+            (Method::POST, "/ip", 405),
+        ] {
+            let (answered, body) = ask(method.clone(), uri, peer).await;
+            assert_eq!(answered.as_u16(), status, "{method} {uri}");
+            assert_eq!(body.is_empty(), status == 204, "{method} {uri}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use runtime_kit::chain;
-use tokio::{net::TcpStream, sync::OwnedSemaphorePermit, time::timeout};
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -70,6 +70,9 @@ pub(crate) async fn serve(stream: TokioIo<TcpStream>, connection: Connection) {
 async fn answer(request: Request<Incoming>, connection: Connection) -> Response<Body> {
     let spec = &connection.spec;
     match spec.behaviour {
+        Behaviour::CaptivePortal if request.method() == Method::CONNECT => {
+            return portal_in_a_tunnel(request, connection);
+        },
         Behaviour::CaptivePortal => return page(StatusCode::OK, "text/html", PORTAL_PAGE),
         Behaviour::RejectAuth => return authentication_required(),
         Behaviour::Normal | Behaviour::Dead | Behaviour::Hang | Behaviour::WrongExit { .. } => {},
@@ -83,6 +86,33 @@ async fn answer(request: Request<Incoming>, connection: Connection) -> Response<
         forward(request, &connection).await
     };
     answered.unwrap_or_else(|error| error.response())
+}
+
+/// An answer to CONNECT has no body: what a client reads after it is the page.
+fn portal_in_a_tunnel(request: Request<Incoming>, connection: Connection) -> Response<Body> {
+    let Connection {
+        spec: _,
+        cut,
+        tasks,
+        permit,
+    } = connection;
+    tasks.spawn(async move {
+        let said = cut.run_until_cancelled(async {
+            let client = hyper::upgrade::on(request)
+                .await
+                .map_err(std::io::Error::other)?;
+            let mut client = TokioIo::new(client);
+            client.write_all(PORTAL_PAGE.as_bytes()).await?;
+            client.shutdown().await?;
+            // Why: closing while bytes are unread would take the page back.
+            tokio::io::copy(&mut client, &mut tokio::io::sink()).await
+        });
+        if let Some(Err(error)) = said.await {
+            tracing::debug!(%error, "tunnel ended");
+        }
+        drop(permit);
+    });
+    Response::new(empty())
 }
 
 /// Why a request came to nothing.

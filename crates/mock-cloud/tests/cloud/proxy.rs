@@ -213,6 +213,13 @@ async fn misbehaving_proxies_do_what_they_were_told_until_told_otherwise() {
         "{answer}"
     );
 
+    let mut tunnelled = tunnel(proxy, target).await;
+    tunnelled.write_all(b"hello").await.expect("sends");
+    tunnelled.shutdown().await.expect("closes one half");
+    let mut answer = String::new();
+    tunnelled.read_to_string(&mut answer).await.expect("reads");
+    assert!(answer.contains("guest network"), "{answer}");
+
     set(Behaviour::WrongExit { ip: None }).await;
     let answer = exchange(proxy, &get(target, "")).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

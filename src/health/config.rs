@@ -1,0 +1,156 @@
+//! The flags of the health engine, and what is made of them once at start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use url::Url;
+
+use crate::echo::answer::{Key, KeyError};
+
+/// The flags of the health engine.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Config {
+    /// The echo target (`proxy-operator echo`): what a proxy without health check URLs of its own
+    /// is probed with, and where exit IPs are learnt. Without it they are unknown, and
+    /// healthCheck.expect.exitIP is not checked.
+    #[arg(long, value_name = "URL", requires = "echo_key_file")]
+    pub echo_url: Option<Url>,
+    /// The key that the echo target signs its answers with.
+    #[arg(long, value_name = "FILE", requires = "echo_url")]
+    pub echo_key_file: Option<PathBuf>,
+    /// Certificate authorities that probes trust besides the system's, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub probe_ca_file: Option<PathBuf>,
+}
+
+/// Why the health engine cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A metric of the same name is registered already.
+    #[error("cannot register the metrics of the health engine")]
+    Metrics(#[from] prometheus::Error),
+    /// The echo key cannot be used.
+    #[error("--echo-key-file cannot be used")]
+    EchoKey(#[source] KeyError),
+    /// Only one of the two flags is there.
+    #[error("--echo-url and --echo-key-file go together")]
+    EchoIncomplete,
+    /// The URL is not one that can be probed.
+    #[error(
+        "--echo-url {0} must be like https://echo.example.com:8443/, without query or user info"
+    )]
+    EchoUrl(Url),
+    /// The file has no certificates that can be read.
+    #[error("--probe-ca-file {} has no certificates that can be read", path.display())]
+    ReadCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls_pki_types::pem::Error,
+    },
+    /// A certificate cannot be trusted.
+    #[error("--probe-ca-file {} holds a certificate that cannot be an authority", path.display())]
+    AddCa {
+        /// The file.
+        path: PathBuf,
+        /// What rustls said.
+        #[source]
+        source: rustls::Error,
+    },
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS for probes")]
+    Tls(#[source] rustls::Error),
+}
+
+/// The echo target as the engine knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Echo {
+    pub(crate) url: Url,
+    pub(crate) key: Key,
+}
+
+impl Config {
+    /// Reads the files that the flags name.
+    pub(super) fn load(self) -> Result<(Option<Echo>, ClientConfig), Error> {
+        let Self {
+            echo_url,
+            echo_key_file,
+            probe_ca_file,
+        } = self;
+        let echo = load_echo(echo_url, echo_key_file.as_deref())?;
+        Ok((echo, build_tls(probe_ca_file.as_deref())?))
+    }
+}
+
+fn load_echo(url: Option<Url>, key_file: Option<&Path>) -> Result<Option<Echo>, Error> {
+    match (url, key_file) {
+        (None, None) => Ok(None),
+        (Some(url), Some(file)) => {
+            let plain = matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.query().is_none()
+                && url.fragment().is_none()
+                && url.username().is_empty()
+                && url.password().is_none();
+            if !plain {
+                return Err(Error::EchoUrl(url));
+            }
+            let key = Key::read(file).map_err(Error::EchoKey)?;
+            Ok(Some(Echo { url, key }))
+        },
+        (Some(_), None) | (None, Some(_)) => Err(Error::EchoIncomplete),
+    }
+}
+
+fn build_tls(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
+    let mut roots = RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    let (_, unusable) = roots.add_parsable_certificates(system.certs);
+    for error in system.errors {
+        tracing::warn!(%error, "some certificate authorities of the system are not read");
+    }
+    if unusable > 0 {
+        tracing::debug!(
+            unusable,
+            "certificate authorities of the system are left out"
+        );
+    }
+    if let Some(path) = ca_file {
+        let read = CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .and_then(|found| {
+                if found.is_empty() {
+                    Err(rustls_pki_types::pem::Error::NoItemsFound)
+                } else {
+                    Ok(found)
+                }
+            });
+        let read = read.map_err(|source| Error::ReadCa {
+            path: path.to_owned(),
+            source,
+        })?;
+        for certificate in read {
+            roots.add(certificate).map_err(|source| Error::AddCa {
+                path: path.to_owned(),
+                source,
+            })?;
+        }
+    }
+    if roots.is_empty() {
+        tracing::warn!(
+            "no certificate authority is known, so every https probe will fail: install the \
+                 system's certificates or give --probe-ca-file"
+        );
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(Error::Tls)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(tls)
+}

@@ -1,0 +1,188 @@
+//! Each way in which a proxy can be good or bad, and what the verdict says of it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crawl_api::scheme::Scheme;
+use mock_cloud::faults::Behaviour;
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::{World, auth, credentials, endpoint, evil, expecting, target, target_at, until};
+
+#[tokio::test]
+async fn a_good_proxy_is_healthy_and_its_exit_is_learnt() {
+    let mut world = World::new().await;
+    let at = world
+        .instance("good", Some(auth("s3cret")), Behaviour::Normal)
+        .await;
+    let mut good = target("good", at.clone());
+    good.credentials = Some(credentials("s3cret"));
+    let verdict = world.decide(good).await;
+    assert_eq!(
+        (verdict.healthy, verdict.reason.as_str()),
+        (Some(true), "ProbeSucceeded")
+    );
+    assert_eq!(verdict.exit_ip, Some(at.host));
+    assert!(verdict.latency.is_some());
+}
+
+#[tokio::test]
+async fn without_an_echo_target_of_its_own_a_proxy_is_healthy_and_its_exit_unknown() {
+    let mut world = World::new().await;
+    let at = world.instance("good", None, Behaviour::Normal).await;
+    let url = format!("https://{}/generate_204", world.echo);
+    let verdict = world.decide(target_at("good", at, &url)).await;
+    assert_eq!((verdict.healthy, verdict.exit_ip), (Some(true), None));
+}
+
+#[tokio::test]
+async fn an_expected_exit_is_checked_at_the_echo_target_besides_own_urls() {
+    let mut world = World::new().await;
+    let at = world.instance("good", None, Behaviour::Normal).await;
+    let url = format!("https://{}/generate_204", world.echo);
+    let mut expected = target_at("good", at.clone(), &url);
+    expected.check.expect = Some(expecting(&at.host));
+    world.decide(expected).await;
+    // The second probe goes to the echo target, and tells the exit.
+    world.probe_again().await;
+    world.told().await;
+    assert_eq!(world.engine.verdict("good").unwrap().exit_ip, Some(at.host));
+}
+
+#[tokio::test]
+async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
+    let mut world = World::new().await;
+    let page = "http://target.test/generate_204";
+    let https = "https://target.test/";
+    let files = tempfile::tempdir().unwrap();
+
+    let portal = world
+        .instance("portal", None, Behaviour::CaptivePortal)
+        .await;
+    let locked = world
+        .instance("locked", Some(auth("s3cret")), Behaviour::Normal)
+        .await;
+    let dead = world.instance("dead", None, Behaviour::Dead).await;
+    let elsewhere = world
+        .instance("elsewhere", None, Behaviour::WrongExit { ip: None })
+        .await;
+    let good = world.instance("good", None, Behaviour::Normal).await;
+    let intercepting = endpoint(evil::intercepting(files.path()).await);
+    let closing = endpoint(evil::answering("").await);
+    let no_http = endpoint(evil::answering("SSH-2.0-OpenSSH_9.2\r\n\r\n").await);
+    let forbidding = endpoint(evil::answering("HTTP/1.1 403 Forbidden\r\n\r\n").await);
+    let redirecting =
+        endpoint(evil::answering("HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n").await);
+
+    let mut wrong_password = target("wrong-password", locked.clone());
+    wrong_password.credentials = Some(credentials("wrong"));
+    let mut wrong_exit = target("wrong-exit", elsewhere.clone());
+    wrong_exit.check.expect = Some(expecting(&elsewhere.host));
+    let mut broken = target("broken-check", good.clone());
+    broken.check.expect = Some(expecting("somewhere"));
+
+    for (target, reason) in [
+        (target("portal-echo", portal.clone()), "UnexpectedContent"),
+        (target_at("portal-page", portal, page), "UnexpectedContent"),
+        (target("no-password", locked.clone()), "ProxyAuthFailed"),
+        (
+            target_at("no-password-page", locked, page),
+            "ProxyAuthFailed",
+        ),
+        (wrong_password, "ProxyAuthFailed"),
+        (target("dead", dead), "ConnectionRefused"),
+        (wrong_exit, "UnexpectedExitIP"),
+        (broken, "InvalidHealthCheck"),
+        (
+            target("intercepting", intercepting.clone()),
+            "TLSIntercepted",
+        ),
+        (
+            target_at("intercepting-page", intercepting, https),
+            "TLSIntercepted",
+        ),
+        (target("closing", closing.clone()), "ConnectAborted"),
+        (target_at("closing-page", closing, page), "ConnectAborted"),
+        (target_at("no-http", no_http, page), "UnexpectedContent"),
+        (target("forbidding", forbidding), "TargetUnreachable"),
+        (
+            target_at("redirecting", redirecting, page),
+            "UnexpectedStatus",
+        ),
+        (
+            target_at("unknown-name", good, "https://no-such-name.invalid/"),
+            "TargetUnreachable",
+        ),
+    ] {
+        let uid = target.uid.clone();
+        let verdict = world.decide(target).await;
+        assert_eq!(verdict.healthy, Some(false), "{uid}");
+        assert_eq!(verdict.reason, reason, "{uid}: {}", verdict.message);
+        assert!(!verdict.message.contains("s3cret") && !verdict.message.contains("wrong"));
+        world.engine.remove(&uid);
+        world.targets -= 1;
+        until(async || world.clock.sleepers() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_hangs_fails_when_the_time_of_the_probe_is_up() {
+    let mut world = World::new().await;
+    let (address, mut connections) = evil::hanging().await;
+    world.add(target("hanging", endpoint(address))).await;
+    world.clock.advance(Duration::from_secs(1));
+    connections.recv().await.expect("it is probed");
+    until(async || world.clock.sleepers() == 1).await;
+    world.clock.advance(Duration::from_secs(5));
+    world.told().await;
+    assert_eq!(
+        world.engine.verdict("hanging").unwrap().reason,
+        "ProbeTimedOut"
+    );
+}
+
+#[tokio::test]
+async fn a_port_that_does_not_accept_fails_as_a_connect_timeout() {
+    let mut world = World::new().await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket
+        .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        .unwrap();
+    let full = socket.listen(1).unwrap();
+    let address = full.local_addr().unwrap();
+    // The kernel keeps two; it does not answer a third.
+    let _queue = [
+        TcpStream::connect(address).await,
+        TcpStream::connect(address).await,
+    ];
+    world.add(target("full", endpoint(address))).await;
+    let World {
+        clock,
+        transitions,
+        engine,
+        ..
+    } = &mut world;
+    until(async || {
+        clock.advance(Duration::from_secs(1));
+        transitions.try_recv().is_ok()
+    })
+    .await;
+    assert_eq!(engine.verdict("full").unwrap().reason, "ConnectTimeout");
+}
+
+#[tokio::test]
+async fn socks5_endpoints_are_probed_with_their_credentials() {
+    let mut world = World::new().await;
+    let mut at = endpoint(evil::socks5("s3cret").await);
+    at.scheme = Scheme::Socks5;
+    let mut good = target("good", at.clone());
+    good.credentials = Some(credentials("s3cret"));
+    let verdict = world.decide(good).await;
+    assert_eq!(
+        (verdict.healthy, verdict.exit_ip.as_deref()),
+        (Some(true), Some("127.0.0.1"))
+    );
+    let mut bad = target("bad", at);
+    bad.credentials = Some(credentials("wrong"));
+    assert_eq!(world.decide(bad).await.reason, "ProxyAuthFailed");
+}

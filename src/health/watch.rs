@@ -1,0 +1,85 @@
+//! The life of one proxy within the engine: wait, probe, record, wait.
+//!
+//! Each proxy has a task of its own, so one that hangs delays nobody, and no proxy is ever probed
+//! twice at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{Shared, Todo};
+
+/// A proxy nobody knows anything about is first probed within this time.
+const PROMPT: Duration = Duration::from_secs(1);
+/// A change that found the channel full is told again after this time.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+/// What wakes and ends a watch.
+#[derive(Clone, Default)]
+pub(super) struct Signals {
+    /// The target is gone.
+    pub(super) stop: CancellationToken,
+    /// The target has changed.
+    pub(super) wake: Arc<Notify>,
+}
+
+/// Probes one proxy until it is removed.
+pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
+    let Signals { stop, wake } = signals;
+    let _ended = stop
+        .run_until_cancelled(async {
+            let clock = Arc::clone(&shared.clock);
+            let mut due = clock.elapsed() + jittered(first_delay(&shared, &uid));
+            loop {
+                let untold = !shared.tell(&uid);
+                let mut wait = due.saturating_sub(clock.elapsed());
+                if untold {
+                    wait = wait.min(TELL_AGAIN);
+                }
+                tokio::select! {
+                    () = wake.notified() => {
+                        due = clock.elapsed();
+                        continue;
+                    },
+                    () = clock.sleep(wait) => {},
+                }
+                let started = clock.elapsed();
+                if started < due {
+                    continue;
+                }
+                let Some(Todo {
+                    target,
+                    revision,
+                    url,
+                }) = shared.todo(&uid)
+                else {
+                    return;
+                };
+                shared.metrics.started(started.saturating_sub(due));
+                let result = match url {
+                    Ok(url) => shared.prober.probe(&target, &url).await,
+                    Err(failure) => Err(failure),
+                };
+                let took = clock.elapsed().saturating_sub(started);
+                shared.record(&uid, revision, result, took);
+                // From when it was due, so that a late start does not shift all later ones; but
+                // never two in a hurry to catch up.
+                due = (due + target.check.interval()).max(clock.elapsed());
+            }
+        })
+        .await;
+}
+
+/// A known proxy can wait for its turn; after a change of leaders that spreads the load.
+fn first_delay(shared: &Shared, uid: &str) -> Duration {
+    match shared.interval_if_known(uid) {
+        Some(interval) => interval,
+        None => PROMPT,
+    }
+}
+
+fn jittered(most: Duration) -> Duration {
+    most.mul_f64(rand::random::<f64>())
+}
