@@ -12,6 +12,7 @@ use crate::binaries::{Binaries, Binary};
 use crate::components::{self, Layout};
 use crate::error::{Error, Result};
 use crate::kubeconfig::{Credential, build_kubeconfig};
+use crate::options::Options;
 use crate::pki::{self, Authority, CertPair};
 use crate::ports::ReservedPort;
 use crate::process::{Process, ProcessGroup};
@@ -20,48 +21,6 @@ use crate::wait::wait_for;
 
 /// How long the control plane may take to become ready; about three seconds are usual.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
-
-/// What kind of control plane to start. `Options::default()` is what most tests need.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    dir: Option<PathBuf>,
-    kwok: bool,
-    durable: bool,
-    apiserver_args: Vec<String>,
-}
-
-impl Options {
-    /// Keep data, certificates and logs in `dir`; a later start on the same folder finds its objects
-    /// again. Without this, a temporary folder is used and removed at the end.
-    #[must_use]
-    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.dir = Some(dir.into());
-        self
-    }
-
-    /// Also run kwok with one Node ([`crate::KWOK_NODE`]), so that Pods become Running. There is no
-    /// scheduler: an admission policy puts Pods without a node on that one.
-    #[must_use]
-    pub fn kwok(mut self) -> Self {
-        self.kwok = true;
-        self
-    }
-
-    /// Let etcd sync its log to disk, as it does in production. Off by default: tests need speed and do
-    /// not survive power cuts. Benchmarks turn it on, so that the peers pay for durability too.
-    #[must_use]
-    pub fn durable(mut self) -> Self {
-        self.durable = true;
-        self
-    }
-
-    /// Adds a flag to kube-apiserver, such as `--audit-policy-file=…`; later flags win.
-    #[must_use]
-    pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
-        self.apiserver_args.push(arg.into());
-        self
-    }
-}
 
 /// A running control plane: etcd, kube-apiserver, kube-controller-manager, and kwok when asked for.
 ///

@@ -1,0 +1,45 @@
+//! What can be chosen about a cluster before [`crate::Cluster::start`].
+
+use std::path::PathBuf;
+
+/// What kind of control plane to start. `Options::default()` is what most tests need.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) kwok: bool,
+    pub(crate) durable: bool,
+    pub(crate) apiserver_args: Vec<String>,
+}
+
+impl Options {
+    /// Keep data, certificates and logs in `dir`; a later start on the same folder finds its objects
+    /// again. Without this, a temporary folder is used and removed at the end.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// Also run kwok with one Node ([`crate::KWOK_NODE`]), so that Pods become Running. There is no
+    /// scheduler: an admission policy puts Pods without a node on that one.
+    #[must_use]
+    pub fn kwok(mut self) -> Self {
+        self.kwok = true;
+        self
+    }
+
+    /// Let etcd sync its log to disk, as it does in production. Off by default: tests need speed and do
+    /// not survive power cuts. Benchmarks turn it on, so that the peers pay for durability too.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// Adds a flag to kube-apiserver, such as `--audit-policy-file=…`; later flags win.
+    #[must_use]
+    pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
+        self.apiserver_args.push(arg.into());
+        self
+    }
+}
