@@ -470,6 +470,15 @@ async fn a_delete_names_the_uid_and_the_second_one_is_404() {
 }
 
 #[tokio::test]
+async fn a_create_right_after_an_acknowledged_delete_finds_the_name_free() {
+    let server = Server::start().await;
+    for _ in 0..200 {
+        server.create("a", json!({})).await;
+        assert_eq!(server.call("DELETE", &item("a"), None).await.0, 200);
+    }
+}
+
+#[tokio::test]
 async fn finalizers_hold_a_deleted_object_until_the_last_one_is_removed() {
     let server = Server::start().await;
     server

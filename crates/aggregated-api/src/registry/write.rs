@@ -116,11 +116,7 @@ impl<T: Object> Collection<T> {
             check_deadline(ctx)?;
             let name = object.meta().name.clone().unwrap_or_default();
             let key = self.key_of(&object);
-            let mut existing = self
-                .kind
-                .get(&key)
-                .map(|entry| parse::<T>(&entry))
-                .transpose()?;
+            let mut existing = self.existing(&key).await?;
             if existing.is_some() && generated {
                 if names == MAX_GENERATED {
                     return Err(ApiError::generate_name_exhausted(resource, &name));
@@ -173,6 +169,16 @@ impl<T: Object> Collection<T> {
             resource,
             object.meta().name.as_deref().unwrap_or_default(),
         ))
+    }
+
+    /// The stored object of this key, if any. Only a present one is read consistently: that none is
+    /// there is checked by the commit.
+    async fn existing(&self, key: &str) -> Result<Option<T>, ApiError> {
+        if self.kind.get(key).is_none() {
+            return Ok(None);
+        }
+        self.cache.consistent().await?;
+        self.kind.get(key).map(|entry| parse(&entry)).transpose()
     }
 
     /// `PUT` and `PATCH` on an object.
