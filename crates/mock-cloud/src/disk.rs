@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -80,7 +81,14 @@ impl Disk {
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Error> {
         let next = self.directory.join(NEXT);
         let path = self.directory.join(STATE);
-        let mut file = File::create(&next).map_err(|e| io_error("create", &next, e))?;
+        // The state holds the passwords of proxies.
+        let mut file = File::options()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&next)
+            .map_err(|e| io_error("create", &next, e))?;
         file.write_all(bytes)
             .map_err(|e| io_error("write", &next, e))?;
         file.sync_all().map_err(|e| io_error("sync", &next, e))?;
