@@ -1,4 +1,4 @@
-//! The signed answer of the echo target: made by [`super::serve`], checked by the health engine.
+//! The signed answer of the echo target: made by the endpoint, checked by the health engine.
 //!
 //! The caller's nonce is in what is signed, so an answer can be neither replayed nor cached, and
 //! the key is known to the two ends only, so a proxy cannot forge one.
