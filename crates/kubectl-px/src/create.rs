@@ -87,7 +87,11 @@ impl CreateLease {
     async fn create(&self) -> Result<ExitCode, Failure> {
         let naming = self.naming();
         if self.dry_run == DryRun::Client {
-            let namespace = self.kube.namespace_only().await;
+            let namespace = self
+                .kube
+                .namespace_only()
+                .await
+                .map_err(Failure::Configure)?;
             let manifest = self.lease.build_manifest(namespace.as_deref(), &naming);
             print(&render_object(&manifest, self.output, self.dry_run)?)?;
             return Ok(ExitCode::SUCCESS);

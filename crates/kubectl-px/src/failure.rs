@@ -32,7 +32,7 @@ pub(crate) enum Failure {
         /// Name of the lease.
         name: String,
         /// What is wrong with it.
-        lacks: &'static str,
+        lacks: String,
     },
     /// Standard output.
     #[error("error: cannot write the output: {0}")]
@@ -66,9 +66,31 @@ pub(crate) fn was_refused(error: &kube::Error) -> bool {
         .any(|source| source.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
+/// What kube puts into the reason of an answer that was no Status, like a proxy's.
+const NO_STATUS: &str = "Failed to parse error data";
+
+/// Whether the server answered that the object, rather than the whole API, does not exist.
+pub(crate) fn is_object_missing(status: &Status) -> bool {
+    status.code == 404
+        && status
+            .details
+            .as_ref()
+            .is_some_and(|details| !details.name.is_empty())
+}
+
 fn describe_status(status: &Status) -> String {
+    if status.code == 404 && !is_object_missing(status) {
+        return "error: the server doesn't have a resource type \"proxyleases\" \
+                (is lease-apiserver installed?)"
+            .to_owned();
+    }
+    let reason = match (status.reason.as_str(), status.code) {
+        (NO_STATUS, 502..=504) => "ServiceUnavailable",
+        (NO_STATUS, _) => "",
+        (reason, _) => reason,
+    };
     let details = status.details.as_ref();
-    match (status.reason.as_str(), details) {
+    match (reason, details) {
         ("Unauthorized", _) => {
             "error: You must be logged in to the server (Unauthorized)".to_owned()
         },
@@ -132,6 +154,28 @@ mod tests {
             "The ProxyLease \"a\" is invalid: \n* spec.target: Invalid value: \"a b\"\n\
              * spec.ttlSeconds: must be at least 10"
         );
+    }
+
+    #[test]
+    fn an_api_that_is_not_there_and_a_missing_object_are_told_apart() {
+        let text =
+            shown(json!({"code": 404, "reason": NO_STATUS, "message": "404 page not found"}));
+        assert!(text.contains("is lease-apiserver installed?"), "{text}");
+        let message = "namespaces \"a\" not found";
+        let text = shown(
+            json!({"code": 404, "reason": "NotFound", "message": message,
+            "details": {"kind": "namespaces", "name": "a"}}),
+        );
+        assert_eq!(
+            text,
+            "Error from server (NotFound): namespaces \"a\" not found"
+        );
+    }
+
+    #[test]
+    fn plain_text_of_the_aggregator_is_shown_as_unavailable() {
+        let text = shown(json!({"code": 503, "reason": NO_STATUS, "message": "no endpoints"}));
+        assert_eq!(text, "Error from server (ServiceUnavailable): no endpoints");
     }
 
     #[test]

@@ -137,15 +137,15 @@ impl KubeFlags {
         })
     }
 
-    /// The namespace, without the need for a reachable cluster.
-    pub(crate) async fn namespace_only(&self) -> Option<String> {
-        match &self.namespace {
-            Some(namespace) => Some(namespace.clone()),
-            None => self
-                .config()
-                .await
-                .ok()
-                .map(|config| config.default_namespace),
+    /// The namespace of the flags or the kubeconfig; `None` where there is no cluster at all.
+    pub(crate) async fn namespace_only(&self) -> Result<Option<String>, Error> {
+        if self.namespace.is_some() {
+            return Ok(self.namespace.clone());
+        }
+        match self.config().await {
+            Ok(config) => Ok(Some(config.default_namespace)),
+            Err(Error::NoCluster(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -42,9 +42,9 @@ impl Lease {
         let name = object.metadata.name.clone().unwrap_or_default();
         let typed = serde_json::to_value(&object)
             .and_then(serde_json::from_value)
-            .map_err(|_| Failure::Unusable {
+            .map_err(|error| Failure::Unusable {
                 name,
-                lacks: "fields this version cannot read",
+                lacks: format!("fields that cannot be read: {error}"),
             })?;
         Ok(Self { object, typed })
     }
@@ -75,7 +75,7 @@ impl Lease {
             .and_then(|status| status.proxy_url.as_deref())
             .ok_or_else(|| Failure::Unusable {
                 name: self.name().to_owned(),
-                lacks: "no status.proxyURL",
+                lacks: "no status.proxyURL".to_owned(),
             })
     }
 
@@ -227,7 +227,7 @@ impl Leases {
         let answer: LeaseRenewal = self.bounded(call).await?;
         answer.status.ok_or_else(|| Failure::Unusable {
             name: name.to_owned(),
-            lacks: "no status in the renewal",
+            lacks: "no status in the renewal".to_owned(),
         })
     }
 

@@ -10,7 +10,7 @@ use crawl_api::lease::LeaseRenewalStatus;
 use runtime_kit::backoff::BackoffPolicy;
 use runtime_kit::{Class, Classify, Clock};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, is_object_missing};
 use crate::leases::{Lease, Leases};
 use crate::terminal;
 
@@ -130,15 +130,17 @@ async fn renew_until(
     }
 }
 
-/// Whether asking again cannot help. Missing permissions and rejected credentials may come back.
+/// Whether asking again cannot help. Missing permissions, rejected credentials and an API that is
+/// not there may come back.
 fn is_final(failure: &Failure) -> bool {
-    let Failure::Request(error) = failure else {
+    let Failure::Request(error @ kube::Error::Api(status)) = failure else {
         return false;
     };
     match error.class() {
-        Class::NotFound | Class::AlreadyExists | Class::Conflict | Class::Invalid => true,
+        Class::NotFound => is_object_missing(status),
+        Class::AlreadyExists | Class::Conflict | Class::Invalid => true,
         // Gone: the lease existed and ended.
-        Class::Transient => matches!(error, kube::Error::Api(status) if status.code == 410),
+        Class::Transient => status.code == 410,
         Class::Quota | Class::RateLimited | Class::Unauthenticated | Class::Forbidden => false,
     }
 }

@@ -54,7 +54,8 @@ pub(crate) struct Fixture {
 
 fn status(code: u16, reason: &str, message: &str) -> Response {
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "code": code, "reason": reason, "message": message});
+        "code": code, "reason": reason, "message": message,
+        "details": {"name": "shop-0", "group": "leases.crawl.example.com", "kind": "proxyleases"}});
     (StatusCode::from_u16(code).expect("a code"), Json(body)).into_response()
 }
 
