@@ -3,7 +3,7 @@
 //! Without kubelets and kube-proxy there is no Service network, so the Service is of type ExternalName and
 //! points to `localhost`; the aggregator connects to the port named in the APIService.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -13,9 +13,10 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::cluster::Cluster;
+use crate::access::client_for;
+use crate::cluster::{CA, Cluster, KUBECONFIG, PKI_FOLDER};
 use crate::error::{Error, Result};
-use crate::pki::{CertFiles, CertPair};
+use crate::pki::{Authority, CertFiles, CertPair};
 use crate::wait::wait_for;
 
 /// Namespace of the Services that stand for local ports.
@@ -41,71 +42,83 @@ pub struct Registered {
     pub ca_file: PathBuf,
 }
 
+/// Makes the kube-apiserver of the cluster in `dir` forward `/apis/<group>/<version>` to
+/// `https://localhost:<port>`, where a server has to listen with the returned certificate. Several versions
+/// of a group may have the same port; registering again replaces.
+pub async fn register_apiservice(
+    dir: &Path,
+    group: &str,
+    version: &str,
+    port: u16,
+) -> Result<Registered> {
+    let client = client_for(&dir.join(KUBECONFIG)).await?;
+    let pki = dir.join(PKI_FOLDER);
+    let authority = Authority::load_or_create(&pki, CA)?;
+    let apply = PatchParams::apply("devcluster").force();
+    let service = group.replace('.', "-");
+    let name = format!("{version}.{group}");
+
+    let namespace = json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE },
+    });
+    Api::<Namespace>::all(client.clone())
+        .patch(NAMESPACE, &apply, &Patch::Apply(namespace))
+        .await
+        .map_err(Error::api(format!("create namespace {NAMESPACE}")))?;
+    let external = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": service },
+        "spec": {
+            "type": "ExternalName",
+            "externalName": "localhost",
+            "ports": [{ "name": "https", "port": port }],
+        },
+    });
+    Api::<Service>::namespaced(client.clone(), NAMESPACE)
+        .patch(&service, &apply, &Patch::Apply(external))
+        .await
+        .map_err(Error::api(format!("create Service {NAMESPACE}/{service}")))?;
+    let registration = json!({
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": { "name": name },
+        "spec": {
+            "group": group,
+            "version": version,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            "service": { "namespace": NAMESPACE, "name": service, "port": port },
+            "caBundle": ByteString(authority.pem().as_bytes().to_vec()),
+        },
+    });
+    Api::<APIService>::all(client)
+        .patch(&name, &apply, &Patch::Apply(registration))
+        .await
+        .map_err(Error::api(format!("create APIService {name}")))?;
+
+    let serving = authority.serving_cert_for(&service, NAMESPACE)?;
+    let files = serving.write(&pki, &name)?;
+    Ok(Registered {
+        name,
+        namespace: NAMESPACE.to_owned(),
+        service,
+        serving,
+        files,
+        ca: authority.pem().to_owned(),
+        ca_file: pki.join(format!("{CA}.crt")),
+    })
+}
+
 impl Cluster {
-    /// Makes kube-apiserver forward `/apis/<group>/<version>` to `https://localhost:<port>`, where a
-    /// server has to listen with the returned certificate. Several versions of a group may have the same
-    /// port; registering again replaces.
+    /// [`register_apiservice`] on this cluster.
     pub async fn register_apiservice(
         &self,
         group: &str,
         version: &str,
         port: u16,
     ) -> Result<Registered> {
-        let client = self.client().await?;
-        let apply = PatchParams::apply("devcluster").force();
-        let service = group.replace('.', "-");
-        let name = format!("{version}.{group}");
-
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE },
-        });
-        Api::<Namespace>::all(client.clone())
-            .patch(NAMESPACE, &apply, &Patch::Apply(namespace))
-            .await
-            .map_err(Error::api(format!("create namespace {NAMESPACE}")))?;
-        let external = json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": { "name": service },
-            "spec": {
-                "type": "ExternalName",
-                "externalName": "localhost",
-                "ports": [{ "name": "https", "port": port }],
-            },
-        });
-        Api::<Service>::namespaced(client.clone(), NAMESPACE)
-            .patch(&service, &apply, &Patch::Apply(external))
-            .await
-            .map_err(Error::api(format!("create Service {NAMESPACE}/{service}")))?;
-        let registration = json!({
-            "apiVersion": "apiregistration.k8s.io/v1",
-            "kind": "APIService",
-            "metadata": { "name": name },
-            "spec": {
-                "group": group,
-                "version": version,
-                "groupPriorityMinimum": 1000,
-                "versionPriority": 15,
-                "service": { "namespace": NAMESPACE, "name": service, "port": port },
-                "caBundle": ByteString(self.client_ca().pem().as_bytes().to_vec()),
-            },
-        });
-        Api::<APIService>::all(client)
-            .patch(&name, &apply, &Patch::Apply(registration))
-            .await
-            .map_err(Error::api(format!("create APIService {name}")))?;
-
-        let serving = self.client_ca().serving_cert_for(&service, NAMESPACE)?;
-        let files = serving.write(&self.pki_folder(), &name)?;
-        Ok(Registered {
-            name,
-            namespace: NAMESPACE.to_owned(),
-            service,
-            serving,
-            files,
-            ca: self.client_ca().pem().to_owned(),
-            ca_file: self.pki_folder().join("ca.crt"),
-        })
+        register_apiservice(self.dir(), group, version, port).await
     }
 
     /// Waits, for a minute at most, until the aggregator says that `<version>.<group>` is available; the

@@ -22,6 +22,13 @@ use crate::wait::wait_for;
 /// How long the control plane may take to become ready; about three seconds are usual.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// The administrator's kubeconfig in a cluster's folder.
+pub(crate) const KUBECONFIG: &str = "kubeconfig";
+/// The folder of certificates and keys in a cluster's folder.
+pub(crate) const PKI_FOLDER: &str = "pki";
+/// Name of the authority of the cluster.
+pub(crate) const CA: &str = "ca";
+
 /// A running control plane: etcd, kube-apiserver, kube-controller-manager, and kwok when asked for.
 ///
 /// RBAC is on; the aggregator is configured; admission plugins are upstream's defaults. That includes
@@ -85,7 +92,7 @@ impl Cluster {
         )?;
         let pki_dir = dir.join("pki");
         create_private_folder(&pki_dir)?;
-        let ca = Authority::load_or_create(&pki_dir, "ca")?;
+        let ca = Authority::load_or_create(&pki_dir, CA)?;
         let front_proxy_ca = Authority::load_or_create(&pki_dir, "front-proxy-ca")?;
         let front_proxy_client = front_proxy_ca.client(crate::FRONT_PROXY_NAME, &[])?;
         let remove = (temporary && !settings::keep_data()).then_some(dir.as_path());
@@ -94,7 +101,7 @@ impl Cluster {
         Ok(Self {
             url: format!("https://127.0.0.1:{}", port.number()),
             etcd_url: format!("http://127.0.0.1:{}", etcd.number()),
-            kubeconfig: dir.join("kubeconfig"),
+            kubeconfig: dir.join(KUBECONFIG),
             dir,
             temporary,
             keep: false,
@@ -229,7 +236,7 @@ impl Cluster {
 
     /// `dir()/pki`: `ca.crt`, `front-proxy-ca.crt`, `front-proxy-client.crt` and `.key`, and more.
     pub fn pki_folder(&self) -> PathBuf {
-        self.dir.join("pki")
+        self.dir.join(PKI_FOLDER)
     }
 
     /// `dir()/logs`: one `<name>.log` per process.

@@ -169,6 +169,28 @@ pub(crate) async fn up(dir: &Path, kwok: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Registers an aggregated API on the running cluster.
+pub(crate) async fn register(
+    dir: &Path,
+    group: &str,
+    version: &str,
+    port: u16,
+) -> anyhow::Result<()> {
+    let files = Files::new(dir)?;
+    if !files.is_ready() {
+        bail!(
+            "no control plane runs in {}; start it with: devcluster --dir {} up",
+            files.dir.display(),
+            files.dir.display()
+        );
+    }
+    let registered = devcluster::register_apiservice(&files.dir, group, version, port).await?;
+    print_line(&format!("certificate {}", registered.files.cert.display()));
+    print_line(&format!("key {}", registered.files.key.display()));
+    print_line(&format!("ca {}", registered.ca_file.display()));
+    Ok(())
+}
+
 /// Ends the owner and with it the cluster; nothing to do is success.
 pub(crate) async fn down(dir: &Path, purge: bool) -> anyhow::Result<()> {
     let files = Files::new(dir)?;

@@ -29,7 +29,7 @@ mod settings;
 mod wait;
 
 pub use access::client_for;
-pub use aggregation::Registered;
+pub use aggregation::{Registered, register_apiservice};
 pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use kwok::KWOK_NODE;

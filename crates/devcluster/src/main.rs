@@ -52,6 +52,16 @@ enum Action {
         /// Print the log of this component only
         component: Option<String>,
     },
+    /// Have requests for GROUP/VERSION forwarded to a server on a local port, and print the files it
+    /// has to serve with
+    Register {
+        /// API group, such as wardle.example.com
+        group: String,
+        /// API version, such as v1alpha1
+        version: String,
+        /// Port of the server on localhost
+        port: u16,
+    },
     /// Only build what is missing, and print where each binary is
     Build {
         /// These only, such as kubectl; all when none is named
@@ -75,6 +85,11 @@ async fn main() -> ExitCode {
         Action::Down { purge } => daemon::down(&args.dir, purge).await,
         Action::Kubeconfig => daemon::print_kubeconfig(&args.dir),
         Action::Logs { component } => daemon::print_logs(&args.dir, component.as_deref()),
+        Action::Register {
+            group,
+            version,
+            port,
+        } => daemon::register(&args.dir, &group, &version, port).await,
         Action::Build { binaries } => build(&binaries),
     };
     match outcome {
