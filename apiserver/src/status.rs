@@ -226,8 +226,10 @@ pub fn stored(lease: &ProxyLease) -> Stored {
         _ if deleted => Stage::Over,
         (LeasePhase::Bound, Some(proxy), _) => Stage::Bound(proxy.uid.as_str().into()),
         (LeasePhase::Pending, _, Ok(want)) => Stage::Pending(want, wait(&lease.spec)),
-        (LeasePhase::Bound | LeasePhase::Pending, ..)
-        | (LeasePhase::Expired | LeasePhase::Revoked, ..) => Stage::Over,
+        (
+            LeasePhase::Bound | LeasePhase::Pending | LeasePhase::Expired | LeasePhase::Revoked,
+            ..,
+        ) => Stage::Over,
     };
     let holder = status.and_then(|status| status.holder.as_ref());
     Stored {

@@ -8,6 +8,7 @@ use crawl_api::lease::{REASON_NO_PROXY_AVAILABLE, denial};
 use http::StatusCode;
 
 use super::entry::Entry;
+use super::leases::Tracked;
 use super::state::State;
 use super::want::Want;
 
@@ -165,7 +166,7 @@ impl State {
     fn over_at<'a>(&self, count: usize, leases: impl Iterator<Item = &'a str>) -> Option<Duration> {
         let Some(last) = count.checked_sub(1) else { return Some(Duration::ZERO) };
         let mut ends: Vec<_> =
-            leases.filter_map(|uid| self.leases.get(uid)).map(|lease| lease.due()).collect();
+            leases.filter_map(|uid| self.leases.get(uid)).map(Tracked::due).collect();
         if last >= ends.len() {
             return None;
         }

@@ -43,7 +43,7 @@ pub enum Request {
 }
 
 /// A lease that is neither over nor deleted.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tracked {
     /// Which lease.
     pub key: LeaseKey,

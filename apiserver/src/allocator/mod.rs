@@ -17,7 +17,7 @@ mod state;
 mod tests;
 pub mod testing;
 mod ticket;
-mod view;
+pub mod view;
 mod waiters;
 pub mod want;
 
@@ -40,7 +40,6 @@ use self::record::{Grant, GrantsRecord};
 use self::state::{Outcome, Releasing, State};
 pub use self::state::{NewLease, Slot};
 pub use self::ticket::{RequestClaim, Ticket};
-pub use self::view::ProxyView;
 use self::want::Want;
 
 /// A proxy, for as long as this process lives.
@@ -92,7 +91,7 @@ pub enum Release {
 }
 
 /// Transactions on their way did not settle in time.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("grants of this proxy are being settled; try again")]
 pub struct Unsettled;
 
@@ -252,6 +251,21 @@ impl Allocator {
     /// The store has no such lease.
     pub fn absent(&self, key: &LeaseKey) {
         self.with(|state| state.absent(key));
+    }
+
+    /// A holder in a record whose lease does not exist: tracked so that it can be released.
+    pub fn adopt_orphan(&self, proxy_uid: &Arc<str>, key: &LeaseKey) {
+        let stored = Stored {
+            key: key.clone(),
+            stage: Stage::Bound(Arc::clone(proxy_uid)),
+            target: None,
+            ttl: PATIENCE,
+            renewed_at: None,
+            pod_uid: None,
+            request: None,
+            shown: Fate::Keep,
+        };
+        self.adopt(stored);
     }
 
     // --- decisions ---
@@ -468,6 +482,10 @@ impl Allocator {
         let mut told = Vec::new();
         for id in ids {
             let Some(entry) = state.fleet.get(id) else { continue };
+            // Why: a proxy that was not seen since the start has no fate yet.
+            if entry.facts.is_none() && entry.fate == Fate::Keep {
+                continue;
+            }
             for grant in &entry.record.holders {
                 let tracked = state.leases.get(&grant.lease_uid).filter(|lease| lease.committed);
                 if let Some(tracked) = tracked.filter(|lease| lease.shown != entry.fate) {

@@ -92,7 +92,7 @@ pub struct NewLease {
 }
 
 /// What a lease was given.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The proxy.
     pub facts: ProxyFacts,

@@ -9,7 +9,7 @@ use super::state::State;
 use super::{Allocator, Stage, Stored};
 
 /// A proxy as lease-apiserver sees it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyView {
     /// Uid of the proxy.
     pub uid: Arc<str>,
@@ -24,7 +24,7 @@ pub struct ProxyView {
 }
 
 /// What a view changed for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Viewed {
     /// It can be shown.
     View(Box<ProxyView>),
@@ -58,7 +58,9 @@ impl Allocator {
             return Viewed::Unknown;
         };
         let accepting = entry.facts.as_ref().is_some_and(|facts| facts.accepting.is_ok());
-        if entry.broken || (entry.version > 0 && entry.record.accepting && !accepting) {
+        // Why: in a drain, what is shown must be durable, and what is on its way is not yet.
+        let uncertain = entry.broken || (!accepting && entry.in_flight > 0);
+        if uncertain || (entry.version > 0 && entry.record.accepting && !accepting) {
             return Viewed::Behind;
         }
         let (namespace, name) = match &entry.facts {

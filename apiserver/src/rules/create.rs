@@ -304,7 +304,7 @@ impl LeaseRules {
         let key = PoolKey { namespace: namespace.into(), name: reference.name.as_str().into() };
         let pool = match self.known.pool(&key) {
             Some(pool) => Some(pool),
-            None => self.cluster.pool(&key).await.map_err(unavailable)?.map(Arc::new),
+            None => self.cluster.pool(&key).await.map_err(|error| unavailable(&error))?.map(Arc::new),
         };
         let foreign = namespace != ctx.namespace;
         let open = match &pool {
@@ -329,7 +329,7 @@ impl LeaseRules {
     async fn is_open(&self, pool: &ProxyPool, namespace: &str) -> Result<bool, ApiError> {
         let by_label = pool.spec.allowed_namespaces.as_ref().and_then(|a| a.selector.as_ref());
         let labels = match by_label {
-            Some(_) => self.cluster.namespace_labels(namespace).await.map_err(unavailable)?,
+            Some(_) => self.cluster.namespace_labels(namespace).await.map_err(|error| unavailable(&error))?,
             None => std::collections::BTreeMap::default(),
         };
         Ok(pool.allows_namespace(namespace, &labels).unwrap_or_else(|error| {

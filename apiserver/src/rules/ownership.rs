@@ -100,13 +100,13 @@ impl LeaseRules {
         if self.known.pod_runs(namespace, name, uid) {
             return Ok(true);
         }
-        let running = self.cluster.running_pod(namespace, name).await.map_err(unavailable)?;
+        let running = self.cluster.running_pod(namespace, name).await.map_err(|error| unavailable(&error))?;
         Ok(running.as_deref() == Some(uid))
     }
 }
 
 /// 503: the API server did not answer.
-pub(super) fn unavailable(error: AskError) -> ApiError {
-    tracing::warn!(error = %runtime_kit::chain(&error), "a live question failed");
+pub(super) fn unavailable(error: &AskError) -> ApiError {
+    tracing::warn!(error = %runtime_kit::chain(error), "a live question failed");
     ApiError::service_unavailable(error.to_string()).retry_after(2)
 }

@@ -1,0 +1,335 @@
+//! Puts the process together: store, allocator, watches, tasks, server; and takes it apart again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aggregated_api::admission::{KubeNamespaces, NamespaceLifecycle};
+use aggregated_api::auth::{
+    Authenticator, Authorizer, DelegatedAuthenticator, DelegatedConfig,
+    SubjectAccessReviewAuthorizer,
+};
+use aggregated_api::http::service::ApiServer;
+use aggregated_api::registry::cache::StoreCache;
+use aggregated_api::registry::collection::Collection;
+use aggregated_api::registry::serving::Serving;
+use aggregated_api::server::{self, CatchPanicLayer, Limits, ServingTls, Shutdown};
+use aggregated_api::store::Store;
+use aggregated_api::store::compactor::Compactor;
+use aggregated_api::store::redb::{Options, RedbStore};
+use anyhow::Context;
+use kube::Client;
+use prometheus::Registry;
+use runtime_kit::admin::{AdminServer, Health};
+use runtime_kit::clock::{Clock, SystemClock};
+use runtime_kit::kubeconfig::{KubeArgs, connect};
+use runtime_kit::tasks::{Spawner, Supervisor};
+use runtime_kit::tls::{KeyPairFiles, ReloadingCertificate, install_default_provider};
+use tokio::net::TcpListener;
+use tower::Layer;
+
+use crate::allocator::Allocator;
+use crate::args::{Args, StoreUrl};
+use crate::ended::Ended;
+use crate::inputs::{LiveCluster, PodInput, PodSweep, PoolInput, ProxyInput};
+use crate::known::{Cluster, Known};
+use crate::metrics::{self, Metrics};
+use crate::rules::LeaseRules;
+use crate::tasks::Desk;
+
+/// How often certificate files are compared with those in use.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The parts that answer requests, without a network.
+pub struct Parts {
+    /// What the tasks work with.
+    pub desk: Desk,
+    /// What is known of the cluster.
+    pub known: Arc<Known>,
+    /// The server.
+    pub server: ApiServer,
+}
+
+/// Who callers are and what they may do.
+pub struct Trust {
+    /// Finds out who calls.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// Decides what they may do.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Which namespaces exist.
+    pub namespaces: Arc<dyn NamespaceLifecycle>,
+    /// Live questions about the cluster.
+    pub cluster: Arc<dyn Cluster>,
+}
+
+/// Loads the store and builds the server on it.
+///
+/// # Errors
+/// The store cannot be read, or a metric is registered twice.
+pub async fn build(
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    trust: Trust,
+    registry: &Registry,
+    health: &Health,
+    max_ttl: Duration,
+) -> anyhow::Result<Parts> {
+    let cache = StoreCache::start(Arc::clone(&store)).await.context("the store cannot be loaded")?;
+    let leases = Collection::new(&cache, Arc::clone(&clock)).context("proxyleases")?;
+    let endpoints = Collection::new(&cache, Arc::clone(&clock)).context("proxyendpoints")?;
+    let allocator = Allocator::new(Arc::clone(&clock));
+    let metrics = Metrics::new(registry)?;
+    metrics::register_gauges(registry, Arc::clone(&allocator), Arc::clone(&store))?;
+    let desk = Desk {
+        allocator: Arc::clone(&allocator),
+        leases: leases.clone(),
+        endpoints: endpoints.clone(),
+        ended: Ended::new(Arc::clone(&clock)),
+        store,
+        cache,
+        clock: Arc::clone(&clock),
+    };
+    desk.load().await.context("grants cannot be loaded")?;
+    let known = Arc::new(Known::default());
+    let rules = Arc::new(LeaseRules {
+        allocator,
+        leases: leases.clone(),
+        known: Arc::clone(&known),
+        cluster: trust.cluster,
+        ended: Arc::clone(&desk.ended),
+        metrics,
+        max_ttl,
+    });
+    let health = health.clone();
+    let server = ApiServer::builder(trust.authenticator, trust.authorizer, trust.namespaces, clock)
+        .serve(
+            Serving::new(leases)
+                .create(Arc::<LeaseRules>::clone(&rules))
+                .update(Arc::<LeaseRules>::clone(&rules))
+                .delete(Arc::<LeaseRules>::clone(&rules))
+                .subresource(rules),
+        )
+        .serve(Serving::new(endpoints))
+        .ready_check(
+            "inputs",
+            Arc::new(move || {
+                health.ready().map_err(|failed| {
+                    let causes: Vec<_> =
+                        failed.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+                    causes.join("; ")
+                })
+            }),
+        )
+        .build(registry)?;
+    Ok(Parts { desk, known, server })
+}
+
+/// Runs the process until it is told to stop.
+///
+/// # Errors
+/// Files, ports or the store cannot be used, or a part of the process failed.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    install_default_provider();
+    let clock = SystemClock::shared();
+    let supervisor = Supervisor::new();
+    let health = Health::new();
+    let registry = Registry::new();
+    let certificate = ReloadingCertificate::load(KeyPairFiles {
+        certificate: args.tls_cert_file.clone(),
+        key: args.tls_private_key_file.clone(),
+    })
+    .await
+    .context("--tls-cert-file, --tls-private-key-file")?;
+    let store = open_store(args.store.clone()).await?;
+    let address = SocketAddr::new(args.bind_address, args.secure_port);
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}: choose another --secure-port"))?;
+    let admin = AdminServer::bind(args.admin_address, health.clone(), registry.clone()).await?;
+    tracing::info!(address = %admin.address(), "admin endpoints");
+    supervisor.spawn("admin endpoints", admin.serve(supervisor.closing()));
+
+    let started = health.ready_flag("start", "starting");
+    let spawner = supervisor.spawner();
+    let grace = args.shutdown_grace + args.shutdown_delay_duration;
+    supervisor.spawn_job("start", async move {
+        let process = Process { args, clock, health, registry, certificate, store, listener };
+        let started = Box::pin(process.start(spawner)).await.map(|()| started.set_ready());
+        started.map_err(anyhow::Error::into_boxed_dyn_error)
+    });
+    supervisor.run(grace + Duration::from_secs(5)).await?;
+    Ok(())
+}
+
+async fn open_store(url: StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
+    let opened = tokio::task::spawn_blocking(move || match &url {
+        StoreUrl::Memory => RedbStore::in_memory(Options::default()),
+        StoreUrl::Redb(path) => RedbStore::open(path, Options::default()),
+    });
+    let store = opened.await?.context("--store cannot be opened")?;
+    Ok(Arc::new(store))
+}
+
+struct Process {
+    args: Args,
+    clock: Arc<dyn Clock>,
+    health: Health,
+    registry: Registry,
+    certificate: Arc<ReloadingCertificate>,
+    store: Arc<dyn Store>,
+    listener: TcpListener,
+}
+
+impl Process {
+    /// Waits for the API server, then starts everything. Returns when all is started, or the
+    /// process is to stop.
+    async fn start(self, spawner: Spawner) -> anyhow::Result<()> {
+        let Self { args, clock, health, registry, certificate, store, listener } = self;
+        let stop = spawner.shutdown();
+        let Some(clients) = Clients::connect(&args, &*clock, &health, &spawner).await else {
+            return Ok(());
+        };
+        let config = DelegatedConfig::pending(Arc::clone(&clock));
+        let namespaces = KubeNamespaces::new(clients.main.clone());
+        let trust = Trust {
+            authenticator: Arc::new(DelegatedAuthenticator::new(
+                &config,
+                clients.authentication.clone(),
+                args.api_audiences.clone(),
+                Arc::clone(&clock),
+            )),
+            authorizer: Arc::new(SubjectAccessReviewAuthorizer::new(
+                clients.authorization,
+                Arc::clone(&clock),
+            )),
+            namespaces: Arc::<KubeNamespaces>::clone(&namespaces),
+            cluster: Arc::new(LiveCluster::new(clients.main.clone())),
+        };
+        let Parts { desk, known, server } =
+            build(store, Arc::clone(&clock), trust, &registry, &health, args.max_lease_ttl).await?;
+
+        let (follow, follow_stop) = (Arc::clone(&config), stop.clone());
+        let authentication = clients.authentication;
+        spawner.spawn("authentication settings", async move {
+            follow.run(authentication, follow_stop).await;
+        });
+        let settings = Arc::clone(&config);
+        health.ready_check("authentication", move || {
+            let state = settings.state();
+            if state.is_settled() { Ok(()) } else { Err(format!("{state:?}")) }
+        });
+        let follow_stop = stop.clone();
+        spawner.spawn("namespaces", async move { namespaces.run(follow_stop).await });
+        watch_cluster(&spawner, &health, &clients.main, &desk, &known);
+        desk.spawn(&spawner);
+
+        let cache = Arc::clone(&desk.cache);
+        let lost = stop.clone();
+        spawner.spawn("watch cache", async move {
+            tokio::select! {
+                cause = cache.failed() => Err(anyhow::anyhow!(cause).into_boxed_dyn_error()),
+                () = lost.cancelled() => Ok(()),
+            }
+        });
+        let compactor = Compactor::new(Arc::clone(&desk.store), args.store_history);
+        let end = stop.clone();
+        spawner.spawn("compaction", async move {
+            tokio::select! {
+                error = compactor.run() => Err(error),
+                () = end.cancelled() => Ok(()),
+            }
+        });
+        let reloading = Arc::clone(&certificate);
+        spawner.spawn(
+            "certificate",
+            reloading.watch(CERTIFICATE_INTERVAL, Arc::clone(&clock), stop.clone()),
+        );
+
+        let tls = ServingTls::new(certificate, config)?;
+        let (following, end) = (Arc::clone(&tls), stop.clone());
+        spawner.spawn("client authorities", async move { following.run(end).await });
+        let service = CatchPanicLayer.layer(server);
+        let address = listener.local_addr()?;
+        tracing::info!(%address, "serving");
+        let (delay, drain) = (args.shutdown_delay_duration, args.shutdown_grace);
+        let close = tokio_util::sync::CancellationToken::new();
+        let closing = close.clone();
+        let stopping = stop.clone();
+        health.ready_check("not stopping", move || {
+            if stopping.is_cancelled() { Err("the process is stopping".to_owned()) } else { Ok(()) }
+        });
+        spawner.spawn("stop of the port", async move {
+            stop.cancelled().await;
+            clock.sleep(delay).await;
+            closing.cancel();
+        });
+        spawner.spawn("api", async move {
+            let shutdown = Shutdown { stop: close, drain };
+            let report = server::serve(listener, tls, service, Limits::default(), shutdown).await;
+            if report.cut > 0 {
+                tracing::warn!(connections = report.cut, "cut while stopping");
+            }
+        });
+        Ok(())
+    }
+}
+
+fn watch_cluster(
+    spawner: &Spawner,
+    health: &Health,
+    client: &Client,
+    desk: &Desk,
+    known: &Arc<Known>,
+) {
+    let run = |name: &str, task: futures::future::BoxFuture<'static, ()>| {
+        let stop = spawner.shutdown();
+        spawner.spawn(name, async move {
+            tokio::select! {
+                () = task => {},
+                () = stop.cancelled() => {},
+            }
+        });
+    };
+    let unread = "not read yet";
+    let pools = PoolInput::new(Arc::clone(&desk.allocator), Arc::clone(known));
+    run("proxypools", Box::pin(pools.run(client.clone(), health.ready_flag("proxypools", unread))));
+    let proxies = ProxyInput::new(desk.clone(), Arc::clone(known));
+    run("proxies", Box::pin(proxies.run(client.clone(), health.ready_flag("proxies", unread))));
+    let pods = PodInput::new(desk.clone(), Arc::clone(known));
+    run("pods", Box::pin(pods.run(client.clone(), health.ready_flag("pods", unread))));
+    run("pod sweep", Box::pin(PodSweep::new(desk.clone(), Arc::clone(known)).run()));
+}
+
+/// One client per purpose; they may be the same identity.
+struct Clients {
+    main: Client,
+    authentication: Client,
+    authorization: Client,
+}
+
+impl Clients {
+    /// Waits until the API server accepts all of them; `None`: the process is to stop.
+    async fn connect(
+        args: &Args,
+        clock: &dyn Clock,
+        health: &Health,
+        spawner: &Spawner,
+    ) -> Option<Self> {
+        let stop = spawner.shutdown();
+        let ready = health.ready_flag("api server", "not asked yet");
+        let main = connect(&args.kube, clock, &ready, &stop).await?.client;
+        let mut others = Vec::new();
+        for file in [&args.authentication_kubeconfig, &args.authorization_kubeconfig] {
+            let client = match file {
+                None => main.clone(),
+                Some(file) => {
+                    let kube = KubeArgs { kubeconfig: Some(file.clone()), context: None };
+                    connect(&kube, clock, &ready, &stop).await?.client
+                },
+            };
+            others.push(client);
+        }
+        let mut others = others.into_iter();
+        Some(Self { authentication: others.next()?, authorization: others.next()?, main })
+    }
+}

@@ -1,0 +1,92 @@
+//! What is not known for sure: read again from the store.
+//!
+//! A transaction that conflicted, failed, or whose request was cancelled leaves the allocator's
+//! memory in doubt. Before anything is read here, a transaction that cannot succeed goes through
+//! the store's queue: whatever was queued before it has been decided then.
+
+use std::sync::Arc;
+
+use aggregated_api::store::Compare;
+
+use super::{Desk, Error};
+use crate::allocator::leases::LeaseKey;
+use crate::allocator::record::{self, Grant, GrantsRecord};
+use crate::status;
+
+// === impl Desk ===
+
+impl Desk {
+    /// Runs for ever.
+    pub(super) async fn settle_doubts(self) {
+        loop {
+            let rung = self.allocator.bells().doubts.notified();
+            let (proxies, leases) = self.allocator.take_doubts();
+            if proxies.is_empty() && leases.is_empty() {
+                rung.await;
+                continue;
+            }
+            while let Err(error) = self.settle(&proxies, &leases).await {
+                self.pause("reading grants again", &error).await;
+            }
+        }
+    }
+
+    async fn settle(&self, proxies: &[Arc<str>], leases: &[LeaseKey]) -> Result<(), Error> {
+        let never = Compare::Version(Arc::from("/internal/fence"), u64::MAX);
+        self.store.txn(vec![never], Vec::new()).await?;
+        for uid in proxies {
+            for grant in self.allocator.reload(uid, self.read_record(uid).await?) {
+                self.meet_holder(uid, &grant).await?;
+            }
+        }
+        for key in leases {
+            match self.read(key).await? {
+                Some(lease) => {
+                    let stored = status::stored(&lease);
+                    if status::is_over(&lease) {
+                        self.ended.push(key.clone());
+                    }
+                    self.allocator.adopt(stored);
+                },
+                None => self.allocator.absent(key),
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_record(&self, uid: &str) -> Result<Option<(GrantsRecord, u64)>, Error> {
+        let Some(stored) = self.store.get(&record::key(uid)).await? else { return Ok(None) };
+        match GrantsRecord::decode(&stored.value) {
+            Ok(grants) => Ok(Some((grants, stored.version))),
+            Err(error) => Err(aggregated_api::store::Error::Corrupt(format!(
+                "grants record of proxy {uid}: {error}"
+            ))
+            .into()),
+        }
+    }
+
+    /// A holder of a slot that nobody tracks: adopted, or, when it has no lease, removed.
+    pub(super) async fn meet_holder(&self, proxy: &Arc<str>, grant: &Grant) -> Result<(), Error> {
+        let key = LeaseKey {
+            namespace: Arc::clone(&grant.namespace),
+            name: Arc::clone(&grant.name),
+            uid: Arc::clone(&grant.lease_uid),
+        };
+        if let Some(lease) = self.read(&key).await?
+            && !status::is_over(&lease)
+            && lease.metadata.deletion_timestamp.is_none()
+        {
+            self.allocator.adopt(status::stored(&lease));
+            return Ok(());
+        }
+        tracing::error!(
+            %proxy, namespace = %key.namespace, lease = %key.name, uid = %key.uid,
+            "a slot was held by a lease that does not exist; giving it back"
+        );
+        self.allocator.adopt_orphan(proxy, &key);
+        if let crate::allocator::Release::Slot(companion) = self.allocator.release(&key.uid).await? {
+            self.commit(companion).await?;
+        }
+        Ok(())
+    }
+}
