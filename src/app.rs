@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
 use futures::StreamExt;
@@ -47,23 +48,22 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         operator,
         log,
     } = args;
-    match (command, operator) {
-        (Some(Command::Echo(EchoCommand { echo, log })), _) => {
-            logging::init(&log)?;
-            echo::run(echo).await
-        },
-        (None, Some(operator)) => {
-            logging::init(&log)?;
-            Box::pin(run_operator(operator)).await
-        },
-        (None, None) => anyhow::bail!("--providers-config is required"),
+    if let Some(Command::Echo(EchoCommand { echo, log })) = command {
+        logging::init(&log)?;
+        return echo::run(echo).await;
     }
+    logging::init(&log)?;
+    Box::pin(run_operator(operator)).await
 }
 
 async fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
     let clock = SystemClock::shared();
     let registry = Registry::new();
-    let accounts = config::Config::read(&args.providers_config)?;
+    let path = args
+        .providers_config
+        .as_ref()
+        .context("--providers-config is required")?;
+    let accounts = config::Config::read(path)?;
     let requests = Requests::register(&registry)?;
     let providers = Providers::build(&accounts, &requests, &clock);
     let supervisor = Supervisor::new();

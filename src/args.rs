@@ -27,7 +27,7 @@ pub struct Args {
     pub command: Option<Command>,
     #[command(flatten)]
     /// The flags of the operator.
-    pub operator: Option<OperatorArgs>,
+    pub operator: OperatorArgs,
     #[command(flatten)]
     /// Logging.
     pub log: LogArgs,
@@ -54,9 +54,10 @@ pub struct EchoCommand {
 /// The flags of the operator.
 #[derive(Debug, clap::Args)]
 pub struct OperatorArgs {
-    /// The providers file (YAML), see config/samples/providers-config.yaml.
+    /// The providers file (YAML), see config/samples/providers-config.yaml. Required, unless a
+    /// subcommand is given.
     #[arg(long, value_name = "FILE", required = true)]
-    pub providers_config: PathBuf,
+    pub providers_config: Option<PathBuf>,
 
     /// Namespaces to look after, separated by commas. Without it: all.
     #[arg(long, value_name = "NAMESPACE,…", value_delimiter = ',')]
@@ -157,7 +158,13 @@ mod tests {
         assert!(Args::try_parse_from(["proxy-operator"]).is_err());
         let args =
             Args::try_parse_from(["proxy-operator", "--providers-config", "p.yaml"]).unwrap();
-        let operator = args.operator.unwrap();
+        let operator = args.operator;
+        assert_eq!(operator.providers_config, Some("p.yaml".into()));
+        let echo = Args::try_parse_from(["proxy-operator", "echo"]).map(|args| args.command);
+        assert!(
+            matches!(echo, Ok(Some(Command::Echo(_))) | Err(_)),
+            "{echo:?}"
+        );
         assert_eq!(operator.max_concurrent_reconciles, 8);
         assert!(operator.namespaces.is_empty());
         assert_eq!(operator.quota_retry, Duration::from_secs(300));
@@ -167,7 +174,7 @@ mod tests {
     fn namespaces_come_as_a_list_and_malformed_values_are_refused() {
         let parse = |flags: &[&str]| {
             let base = ["proxy-operator", "--providers-config", "p.yaml"];
-            Args::try_parse_from(base.iter().chain(flags)).map(|args| args.operator.unwrap())
+            Args::try_parse_from(base.iter().chain(flags)).map(|args| args.operator)
         };
         assert_eq!(
             parse(&["--namespaces", "a,b"]).unwrap().namespaces,

@@ -125,11 +125,10 @@ mod tests {
         assert_eq!(spec_hash(&request()), GOLDEN);
     }
 
-    const GOLDEN: &str = "v1:0000000000000000";
+    const GOLDEN: &str = "v1:6e44958b18f0f155";
 
     #[test]
     fn each_field_that_needs_another_instance_changes_the_hash() {
-        let text = || Some("x".to_owned());
         let changes: [fn(&mut InstanceRequest); 9] = [
             |r| r.placement.zone = Some("x".into()),
             |r| r.placement.machine_type = Some("x".into()),
@@ -151,7 +150,6 @@ mod tests {
         hashes.sort();
         hashes.dedup();
         assert_eq!(hashes.len(), count);
-        assert!(text().is_some());
     }
 
     #[test]
