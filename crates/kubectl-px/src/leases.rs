@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::failure::{Failure, was_refused};
 use crate::kube_flags::Session;
 
-const CREATE_ATTEMPTS: u32 = 4;
+const ATTEMPTS: u32 = 4;
 const RETRY: BackoffPolicy = BackoffPolicy {
     base: Duration::from_millis(500),
     max: Duration::from_secs(5),
@@ -130,18 +130,9 @@ impl Leases {
     ) -> Result<Lease, Failure> {
         let object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|error| Failure::Usage(format!("the lease cannot be built: {error}")))?;
-        let mut attempt = 1;
-        loop {
-            let failure = match self.bounded(self.api.create(params, &object)).await {
-                Ok(created) => return Lease::new(created),
-                Err(failure) => failure,
-            };
-            if attempt == CREATE_ATTEMPTS || !is_lost_answer(&failure) {
-                return Err(failure);
-            }
-            self.clock.sleep(RETRY.delay(attempt)).await;
-            attempt += 1;
-        }
+        self.repeated(async || self.api.create(params, &object).await)
+            .await
+            .and_then(Lease::new)
     }
 
     /// Waits until the lease is Bound, for a little longer than `wait`. A lease that got no proxy
@@ -241,21 +232,34 @@ impl Leases {
             preconditions,
             ..DeleteParams::default()
         };
+        match self
+            .repeated(async || self.api.delete(name, &params).await)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(Failure::Request(error))
+                if matches!(error.class(), Class::NotFound | Class::Conflict) =>
+            {
+                Ok(())
+            },
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Repeats a call whose answer was lost.
+    async fn repeated<T>(
+        &self,
+        call: impl AsyncFn() -> Result<T, kube::Error>,
+    ) -> Result<T, Failure> {
         let mut attempt = 1;
         loop {
-            let Err(failure) = self.bounded(self.api.delete(name, &params)).await else {
-                return Ok(());
-            };
-            if let Failure::Request(error) = &failure
-                && matches!(error.class(), Class::NotFound | Class::Conflict)
-            {
-                return Ok(());
+            match Box::pin(self.bounded(call())).await {
+                Err(failure) if attempt < ATTEMPTS && is_lost_answer(&failure) => {
+                    self.clock.sleep(RETRY.delay(attempt)).await;
+                    attempt += 1;
+                },
+                result => return result,
             }
-            if attempt == CREATE_ATTEMPTS || !is_lost_answer(&failure) {
-                return Err(failure);
-            }
-            self.clock.sleep(RETRY.delay(attempt)).await;
-            attempt += 1;
         }
     }
 
