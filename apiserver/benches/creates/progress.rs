@@ -1,0 +1,23 @@
+//! What the benchmark says while it runs, on standard error.
+
+use std::sync::Arc;
+
+use runtime_kit::Clock;
+
+/// Lines with the time since the start.
+pub(crate) struct Progress {
+    clock: Arc<dyn Clock>,
+}
+
+impl Progress {
+    /// Time starts now.
+    pub(crate) fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self { clock: Arc::clone(clock) }
+    }
+
+    /// Says a line.
+    #[expect(clippy::print_stderr, reason = "whoever waits for minutes wants to see how far it is")]
+    pub(crate) fn say(&self, line: &str) {
+        eprintln!("[{:>4} s] {line}", self.clock.elapsed().as_secs());
+    }
+}
