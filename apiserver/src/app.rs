@@ -147,7 +147,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {address}: choose another --secure-port"))?;
     let admin = AdminServer::bind(args.admin_address, health.clone(), registry.clone()).await?;
     tracing::info!(address = %admin.address(), "admin endpoints");
-    supervisor.spawn("admin endpoints", admin.serve(supervisor.closing()));
+    supervisor.spawn_closing("admin endpoints", admin.serve(supervisor.closing()));
 
     let started = health.ready_flag("start", "starting");
     let spawner = supervisor.spawner();
