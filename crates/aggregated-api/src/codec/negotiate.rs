@@ -7,7 +7,9 @@ use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 
 use super::decode::Format;
+use crate::http::options::Query;
 use crate::http::status::ApiError;
+use crate::schema::table::IncludeObject;
 
 /// What the body of an answer looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct Representation {
     pub view: View,
     /// Indented for people.
     pub pretty: bool,
+    /// What rows of a table carry of their object.
+    pub include: IncludeObject,
 }
 
 /// A view of an object or list.
@@ -100,13 +104,14 @@ pub fn accept_header(headers: &HeaderMap) -> String {
 /// Chooses the representation of an answer.
 ///
 /// # Errors
-/// 406 when no clause of `Accept` can be met.
+/// 406 when no clause of `Accept` can be met, 400 for an unknown `includeObject`.
 pub fn negotiate(
     headers: &HeaderMap,
-    pretty: Option<&str>,
+    query: &Query,
     answer: Answer,
 ) -> Result<Representation, ApiError> {
-    let pretty = match pretty {
+    let include = include_object(query)?;
+    let pretty = match query.get("pretty") {
         Some(text) => text != "false" && text != "0",
         None => headers
             .get(USER_AGENT)
@@ -123,6 +128,7 @@ pub fn negotiate(
             format: Format::Json,
             view: View::Whole,
             pretty,
+            include,
         });
     }
     for clause in clauses(&accept) {
@@ -136,6 +142,7 @@ pub fn negotiate(
                 format,
                 view,
                 pretty,
+                include,
             });
         }
     }
@@ -147,6 +154,17 @@ pub fn negotiate(
     Err(ApiError::not_acceptable(format!(
         "only the following media types are accepted: {accepted}"
     )))
+}
+
+fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
+    match query.get("includeObject").unwrap_or_default() {
+        "" | "Metadata" => Ok(IncludeObject::Metadata),
+        "None" => Ok(IncludeObject::None),
+        "Object" => Ok(IncludeObject::Object),
+        other => Err(ApiError::bad_request(format!(
+            "unrecognized includeObject value: {other:?}"
+        ))),
+    }
 }
 
 fn view_of(clause: &Clause<'_>, answer: Answer) -> Option<View> {
@@ -224,7 +242,7 @@ mod tests {
     }
 
     fn choose(accept: &str, answer: Answer) -> Result<(Format, View), u16> {
-        negotiate(&headers(accept), None, answer)
+        negotiate(&headers(accept), &Query::default(), answer)
             .map(|r| (r.format, r.view))
             .map_err(|e| e.code().as_u16())
     }

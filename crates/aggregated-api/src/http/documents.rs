@@ -92,7 +92,7 @@ impl Documents {
             return Ok(response);
         }
         if let Some(document) = self.plain.get(path.trim_end_matches('/')) {
-            let representation = negotiate(headers, query.get("pretty"), negotiate::Answer::Plain)?;
+            let representation = negotiate(headers, query, negotiate::Answer::Plain)?;
             return value(StatusCode::OK, document, representation);
         }
         match path {

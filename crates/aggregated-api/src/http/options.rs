@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::status::{ApiError, FieldError};
 use crate::codec::selector::{FieldSelector, LabelSelector};
-use crate::schema::table::IncludeObject;
 use crate::store::Revision;
 
 /// Group of the options kinds in errors.
@@ -515,21 +514,6 @@ impl DeleteOptions {
             uid: preconditions.uid,
             resource_version: preconditions.resource_version,
         })
-    }
-}
-
-/// `includeObject` of a table.
-///
-/// # Errors
-/// 400 for an unknown value.
-pub fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
-    match query.get("includeObject").unwrap_or_default() {
-        "" | "Metadata" => Ok(IncludeObject::Metadata),
-        "None" => Ok(IncludeObject::None),
-        "Object" => Ok(IncludeObject::Object),
-        other => Err(ApiError::bad_request(format!(
-            "unrecognized includeObject value: {other:?}"
-        ))),
     }
 }
 

@@ -4,6 +4,7 @@ use axum::body::Body;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use crate::codec::decode::Format;
 use crate::codec::negotiate::{Representation, View};
 use crate::registry::entry::Entry;
 use crate::schema::declaration::Declaration;
-use crate::schema::table::{IncludeObject, table};
+use crate::schema::table::table;
 
 /// What every handler returns.
 pub type Answer = Result<Response<Body>, ApiError>;
@@ -71,7 +72,7 @@ pub fn object(
     entry: &Entry,
     declaration: &Declaration,
     representation: Representation,
-    include: IncludeObject,
+    now: Timestamp,
 ) -> Answer {
     let plain = representation.format == Format::Json && !representation.pretty;
     match representation.view {
@@ -87,7 +88,14 @@ pub fn object(
             let rows = vec![entry.value()];
             value(
                 status,
-                &table(&declaration.columns, rows, &metadata, include, true),
+                &table(
+                    &declaration.columns,
+                    rows,
+                    &metadata,
+                    representation.include,
+                    now,
+                    true,
+                ),
                 representation,
             )
         },

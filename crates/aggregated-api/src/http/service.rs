@@ -20,9 +20,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::documents::Documents;
-use super::options::{
-    DeleteOptions, ListOptions, Query, ReadAt, WriteOptions, include_object, revision,
-};
+use super::options::{DeleteOptions, ListOptions, Query, ReadAt, WriteOptions, revision};
 use super::request::{RequestInfo, ResourceRequest};
 use super::response::{Answer, error, object, value};
 use super::status::{ApiError, GroupResource};
@@ -488,7 +486,6 @@ impl Shared {
             ..
         } = admitted;
         let headers = &parts.headers;
-        let pretty = query.get("pretty");
         let mut ctx = RequestCtx {
             user,
             namespace: request.namespace.clone(),
@@ -506,7 +503,7 @@ impl Shared {
         };
         let name = request.name.as_str();
         if let Some(subresource) = subresource {
-            let representation = negotiate(headers, pretty, negotiate::Answer::Plain)?;
+            let representation = negotiate(headers, &query, negotiate::Answer::Plain)?;
             let options = WriteOptions::parse(&query, "CreateOptions")?;
             ctx.dry_run = options.dry_run;
             let decoded = match read_body(body).await? {
@@ -524,26 +521,23 @@ impl Shared {
         }
         match request.verb {
             "get" => {
-                let representation = negotiate(headers, pretty, negotiate::Answer::Object)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
                 let read_at = match revision(query.get("resourceVersion").unwrap_or_default())? {
                     None => ReadAt::Latest,
                     Some(0) => ReadAt::Any,
                     Some(n) => ReadAt::NotOlderThan(n),
                 };
                 let entry = reader.get(&request.namespace, name, read_at).await?;
-                object(StatusCode::OK, &entry, declaration, representation, include)
+                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
             },
             "list" => {
-                let representation = negotiate(headers, pretty, negotiate::Answer::List)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::List)?;
                 let options = ListOptions::parse(&query, false)?;
                 let page = reader.list(&request.namespace, &options).await?;
-                page.answer(declaration, representation, include)
+                page.answer(declaration, representation, ctx.now)
             },
             "create" => {
-                let representation = negotiate(headers, pretty, negotiate::Answer::Object)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
                 let options = WriteOptions::parse(&query, "CreateOptions")?;
                 ctx.dry_run = options.dry_run;
                 let format = body_format(headers)?;
@@ -554,14 +548,13 @@ impl Shared {
                     &entry,
                     declaration,
                     representation,
-                    include,
+                    ctx.now,
                 )
             },
             "update" | "patch" => {
                 let patching = request.verb == "patch";
                 let patch_format = patching.then(|| patch_format(headers)).transpose()?;
-                let representation = negotiate(headers, pretty, negotiate::Answer::Object)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
                 let kind_name = if patching {
                     "PatchOptions"
                 } else {
@@ -583,11 +576,10 @@ impl Shared {
                     Some(PatchFormat::Json) => Change::Patch(Patch::Json(json_patch(&bytes)?)),
                 };
                 let entry = kind.update(&ctx, name, change, &options).await?;
-                object(StatusCode::OK, &entry, declaration, representation, include)
+                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
             },
             "delete" => {
-                let representation = negotiate(headers, pretty, negotiate::Answer::Object)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
                 let options = delete_options(&query, body, headers).await?;
                 ctx.dry_run = options.dry_run;
                 match kind.delete(&ctx, name, &options).await? {
@@ -599,13 +591,12 @@ impl Shared {
                         value(StatusCode::OK, &success(declaration, &entry), plain)
                     },
                     Deleted::Pending(entry) => {
-                        object(StatusCode::OK, &entry, declaration, representation, include)
+                        object(StatusCode::OK, &entry, declaration, representation, ctx.now)
                     },
                 }
             },
             "deletecollection" => {
-                let representation = negotiate(headers, pretty, negotiate::Answer::List)?;
-                let include = include_object(&query)?;
+                let representation = negotiate(headers, &query, negotiate::Answer::List)?;
                 let list = ListOptions::parse(&query, false)?;
                 let options = delete_options(&query, body, headers).await?;
                 ctx.dry_run = options.dry_run;
@@ -618,7 +609,7 @@ impl Shared {
                         Err(other) => return Err(other),
                     }
                 }
-                page.answer(declaration, representation, include)
+                page.answer(declaration, representation, ctx.now)
             },
             _ => Err(ApiError::method_not_allowed()),
         }
@@ -631,12 +622,7 @@ impl Shared {
         admitted: Admitted,
     ) -> Answer {
         let Admitted { parts, query, .. } = admitted;
-        let representation = negotiate(
-            &parts.headers,
-            query.get("pretty"),
-            negotiate::Answer::Watch,
-        )?;
-        let include = include_object(&query)?;
+        let representation = negotiate(&parts.headers, &query, negotiate::Answer::Watch)?;
         let mut options = ListOptions::parse(&query, true)?;
         if !request.name.is_empty() {
             if options
@@ -661,7 +647,7 @@ impl Shared {
             clock: Arc::clone(&self.clock),
             shutdown,
         };
-        watch::start(source, &request.namespace, options, representation, include).await
+        watch::start(source, &request.namespace, options, representation).await
     }
 }
 

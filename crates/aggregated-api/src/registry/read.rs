@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use http::StatusCode;
 use imbl::OrdMap;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cache::{KindCache, Snapshot, StoreCache};
@@ -16,7 +17,7 @@ use crate::http::options::{Continue, ListOptions, ReadAt};
 use crate::http::response::{Answer, json_bytes, value};
 use crate::http::status::ApiError;
 use crate::schema::declaration::Declaration;
-use crate::schema::table::{IncludeObject, partial_metadata, table};
+use crate::schema::table::{partial_metadata, table};
 use crate::store::{self, Revision};
 
 /// What reads of one kind need.
@@ -200,7 +201,7 @@ impl Page {
         self,
         declaration: &Declaration,
         representation: Representation,
-        include: IncludeObject,
+        now: Timestamp,
     ) -> Answer {
         let plain =
             !representation.pretty && representation.format == crate::codec::decode::Format::Json;
@@ -217,7 +218,14 @@ impl Page {
         let metadata = self.metadata();
         if representation.view == View::Table {
             let rows = self.entries.iter().map(|e| e.value()).collect();
-            let table = table(&declaration.columns, rows, &metadata, include, true);
+            let table = table(
+                &declaration.columns,
+                rows,
+                &metadata,
+                representation.include,
+                now,
+                true,
+            );
             return value(StatusCode::OK, &table, representation);
         }
         let whole = representation.view == View::Whole;

@@ -22,7 +22,7 @@ use crate::codec::negotiate::{Representation, View};
 use crate::http::options::{ListOptions, ReadAt};
 use crate::http::status::ApiError;
 use crate::schema::declaration::Declaration;
-use crate::schema::table::{IncludeObject, partial_metadata, table};
+use crate::schema::table::{partial_metadata, table};
 use crate::store::Revision;
 
 /// Changes taken from the history at a time.
@@ -47,8 +47,7 @@ struct Watcher {
     source: WatchSource,
     prefix: String,
     options: ListOptions,
-    view: View,
-    include: IncludeObject,
+    representation: Representation,
     progress: watch::Receiver<Revision>,
     /// Everything up to here has been sent.
     sent: Revision,
@@ -68,7 +67,6 @@ pub(crate) async fn start(
     namespace: &str,
     options: ListOptions,
     representation: Representation,
-    include: IncludeObject,
 ) -> Result<Response<Body>, ApiError> {
     let reader = Reader {
         declaration: &source.declaration,
@@ -119,8 +117,7 @@ pub(crate) async fn start(
         end_of_initial: options.send_initial_events == Some(true) && options.bookmarks,
         progress: source.kind.subscribe(),
         prefix,
-        view: representation.view,
-        include,
+        representation,
         sent,
         initial,
         headers: true,
@@ -274,14 +271,14 @@ impl Watcher {
             (false, Some(previous)) => (ChangeKind::Deleted, previous),
             (false, None) => return None,
         };
-        if self.view == View::Whole && kind == change.kind {
+        if self.representation.view == View::Whole && kind == change.kind {
             return Some(change.frame().clone());
         }
         Some(self.render(kind, entry))
     }
 
     fn render(&mut self, kind: ChangeKind, entry: &Entry) -> Bytes {
-        match self.view {
+        match self.representation.view {
             View::Whole => frame(kind, &entry.body),
             View::Metadata => frame(kind, entry.metadata_body()),
             View::Table => {
@@ -294,7 +291,14 @@ impl Watcher {
     fn table_line(&mut self, kind: &str, object: Value, metadata: &Value) -> Bytes {
         let headers = std::mem::take(&mut self.headers);
         let columns = &self.source.declaration.columns;
-        let table = table(columns, vec![object], metadata, self.include, headers);
+        let table = table(
+            columns,
+            vec![object],
+            metadata,
+            self.representation.include,
+            self.source.clock.now(),
+            headers,
+        );
         line(&json!({"type": kind, "object": table}))
     }
 
@@ -308,7 +312,7 @@ impl Watcher {
         let object = json!({
             "kind": declaration.kind, "apiVersion": declaration.api_version, "metadata": metadata,
         });
-        match self.view {
+        match self.representation.view {
             View::Whole => line(&json!({"type": "BOOKMARK", "object": object})),
             View::Metadata => {
                 line(&json!({"type": "BOOKMARK", "object": partial_metadata(&object)}))

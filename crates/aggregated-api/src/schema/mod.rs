@@ -1,6 +1,7 @@
 //! What a kind is, from one declaration: names, structural schema, columns; and the documents that
 //! follow from it (discovery, OpenAPI, tables).
 
+pub mod age;
 pub mod declaration;
 pub mod discovery;
 pub mod openapi;

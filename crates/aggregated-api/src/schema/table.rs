@@ -1,9 +1,12 @@
 //! `meta.k8s.io` tables from declared printer columns.
 
+use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceColumnDefinition;
 use serde::Serialize;
 use serde_json::{Value, json};
 use serde_json_path::JsonPath;
+
+use super::age::human_age;
 
 /// Why a column is refused at registration.
 #[derive(Debug, thiserror::Error)]
@@ -80,17 +83,23 @@ impl Column {
         })
     }
 
-    fn cell(&self, object: &Value) -> Value {
+    fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let found: Vec<_> = self.path.query(object).into_iter().collect();
-        match (found.as_slice(), self.definition.ty.as_str()) {
-            ([], _) => Value::Null,
-            ([one], "integer" | "number" | "boolean") => (*one).clone(),
-            (many, _) => {
-                let texts: Vec<_> = many
-                    .iter()
-                    .map(|v| v.as_str().map_or_else(|| v.to_string(), ToOwned::to_owned))
-                    .collect();
-                Value::String(texts.join(","))
+        let Some(first) = found.first() else {
+            return Value::Null;
+        };
+        match self.definition.ty.as_str() {
+            "integer" | "number" | "boolean" => (*first).clone(),
+            "date" => {
+                let then = first.as_str().and_then(|text| text.parse().ok());
+                then.map_or_else(
+                    || Value::from("<invalid>"),
+                    |then| Value::from(human_age(then, now)),
+                )
+            },
+            _ => match first {
+                Value::String(text) => Value::from(text.as_str()),
+                other => Value::from(other.to_string()),
             },
         }
     }
@@ -116,20 +125,21 @@ pub fn partial_metadata(object: &Value) -> Value {
     })
 }
 
-/// A table with one row per object. `headers` is false for later events of a watch, which leave the
+/// A table with one row per object, ages counted up to `now`. `headers` is false for later events of a watch, which leave the
 /// column definitions out.
 pub fn table(
     columns: &[Column],
     objects: Vec<Value>,
     metadata: &Value,
     include: IncludeObject,
+    now: Timestamp,
     headers: bool,
 ) -> Value {
     let definitions: Vec<_> = columns.iter().map(|c| &c.definition).collect();
     let rows: Vec<_> = objects
         .into_iter()
         .map(|object| {
-            let cells: Vec<_> = columns.iter().map(|c| c.cell(&object)).collect();
+            let cells: Vec<_> = columns.iter().map(|c| c.cell(&object, now)).collect();
             let included = match include {
                 IncludeObject::None => Value::Null,
                 IncludeObject::Metadata => partial_metadata(&object),
@@ -166,10 +176,11 @@ mod tests {
             column(".status.active", "integer"),
             column(r#".status.conditions[?(@.type=="Bound")].status"#, "string"),
             column(".status.absent", "string"),
+            column(".metadata.creationTimestamp", "date"),
         ])
         .unwrap();
         let object = json!({
-            "metadata": {"name": "x"},
+            "metadata": {"name": "x", "creationTimestamp": "1970-01-01T00:00:00Z"},
             "status": {"active": 0, "conditions": [{"type": "Other", "status": "False"}, {"type": "Bound", "status": "True"}]},
         });
         let table = table(
@@ -177,9 +188,13 @@ mod tests {
             vec![object],
             &json!({"resourceVersion": "7"}),
             IncludeObject::Metadata,
+            Timestamp::from_second(90).unwrap(),
             true,
         );
-        assert_eq!(table["rows"][0]["cells"], json!(["x", 0, "True", null]));
+        assert_eq!(
+            table["rows"][0]["cells"],
+            json!(["x", 0, "True", null, "90s"])
+        );
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["columnDefinitions"][0]["format"], "name");
     }
