@@ -97,10 +97,11 @@ impl Column {
                     |then| Value::from(human_age(then, now)),
                 )
             },
-            _ => match first {
-                Value::String(text) => Value::from(text.as_str()),
-                other => Value::from(other.to_string()),
-            },
+            _ => Value::from(
+                first
+                    .as_str()
+                    .map_or_else(|| first.to_string(), ToOwned::to_owned),
+            ),
         }
     }
 }
