@@ -74,7 +74,9 @@ pub async fn build(
     health: &Health,
     max_ttl: Duration,
 ) -> anyhow::Result<Parts> {
-    let cache = StoreCache::start(Arc::clone(&store)).await.context("the store cannot be loaded")?;
+    let cache = StoreCache::start(Arc::clone(&store))
+        .await
+        .context("the store cannot be loaded")?;
     let leases = Collection::new(&cache, Arc::clone(&clock)).context("proxyleases")?;
     let endpoints = Collection::new(&cache, Arc::clone(&clock)).context("proxyendpoints")?;
     let allocator = Allocator::new(Arc::clone(&clock));
@@ -101,27 +103,38 @@ pub async fn build(
         max_ttl,
     });
     let health = health.clone();
-    let server = ApiServer::builder(trust.authenticator, trust.authorizer, trust.namespaces, clock)
-        .serve(
-            Serving::new(leases)
-                .create(Arc::<LeaseRules>::clone(&rules))
-                .update(Arc::<LeaseRules>::clone(&rules))
-                .delete(Arc::<LeaseRules>::clone(&rules))
-                .subresource(rules),
-        )
-        .serve(Serving::new(endpoints))
-        .ready_check(
-            "inputs",
-            Arc::new(move || {
-                health.ready().map_err(|failed| {
-                    let causes: Vec<_> =
-                        failed.iter().map(|(name, why)| format!("{name}: {why}")).collect();
-                    causes.join("; ")
-                })
-            }),
-        )
-        .build(registry)?;
-    Ok(Parts { desk, known, server })
+    let server = ApiServer::builder(
+        trust.authenticator,
+        trust.authorizer,
+        trust.namespaces,
+        clock,
+    )
+    .serve(
+        Serving::new(leases)
+            .create(Arc::<LeaseRules>::clone(&rules))
+            .update(Arc::<LeaseRules>::clone(&rules))
+            .delete(Arc::<LeaseRules>::clone(&rules))
+            .subresource(rules),
+    )
+    .serve(Serving::new(endpoints))
+    .ready_check(
+        "inputs",
+        Arc::new(move || {
+            health.ready().map_err(|failed| {
+                let causes: Vec<_> = failed
+                    .iter()
+                    .map(|(name, why)| format!("{name}: {why}"))
+                    .collect();
+                causes.join("; ")
+            })
+        }),
+    )
+    .build(registry)?;
+    Ok(Parts {
+        desk,
+        known,
+        server,
+    })
 }
 
 /// Runs the process until it is told to stop.
@@ -153,8 +166,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let spawner = supervisor.spawner();
     let grace = args.shutdown_grace + args.shutdown_delay_duration;
     supervisor.spawn_job("start", async move {
-        let process = Process { args, clock, health, registry, certificate, store, listener };
-        let started = Box::pin(process.start(spawner)).await.map(|()| started.set_ready());
+        let process = Process {
+            args,
+            clock,
+            health,
+            registry,
+            certificate,
+            store,
+            listener,
+        };
+        let started = Box::pin(process.start(spawner))
+            .await
+            .map(|()| started.set_ready());
         started.map_err(anyhow::Error::into_boxed_dyn_error)
     });
     supervisor.run(grace + Duration::from_secs(5)).await?;
@@ -184,7 +207,15 @@ impl Process {
     /// Waits for the API server, then starts everything. Returns when all is started, or the
     /// process is to stop.
     async fn start(self, spawner: Spawner) -> anyhow::Result<()> {
-        let Self { args, clock, health, registry, certificate, store, listener } = self;
+        let Self {
+            args,
+            clock,
+            health,
+            registry,
+            certificate,
+            store,
+            listener,
+        } = self;
         let stop = spawner.shutdown();
         let Some(clients) = Clients::connect(&args, &*clock, &health, &spawner).await else {
             return Ok(());
@@ -205,8 +236,19 @@ impl Process {
             namespaces: Arc::<KubeNamespaces>::clone(&namespaces),
             cluster: Arc::new(LiveCluster::new(clients.main.clone())),
         };
-        let Parts { desk, known, server } =
-            build(store, Arc::clone(&clock), trust, &registry, &health, args.max_lease_ttl).await?;
+        let Parts {
+            desk,
+            known,
+            server,
+        } = build(
+            store,
+            Arc::clone(&clock),
+            trust,
+            &registry,
+            &health,
+            args.max_lease_ttl,
+        )
+        .await?;
 
         let (follow, follow_stop) = (Arc::clone(&config), stop.clone());
         let authentication = clients.authentication;
@@ -216,10 +258,17 @@ impl Process {
         let settings = Arc::clone(&config);
         health.ready_check("authentication", move || {
             let state = settings.state();
-            if state.is_settled() { Ok(()) } else { Err(format!("{state:?}")) }
+            if state.is_settled() {
+                Ok(())
+            } else {
+                Err(format!("{state:?}"))
+            }
         });
         let follow_stop = stop.clone();
-        spawner.spawn("namespaces", async move { namespaces.run(follow_stop).await });
+        spawner.spawn(
+            "namespaces",
+            async move { namespaces.run(follow_stop).await },
+        );
         watch_cluster(&spawner, &health, &clients.main, &desk, &known);
         desk.spawn(&spawner);
 
@@ -247,7 +296,10 @@ impl Process {
 
         let tls = ServingTls::new(certificate, config)?;
         let (following, end) = (Arc::clone(&tls), stop.clone());
-        spawner.spawn("client authorities", async move { following.run(end).await });
+        spawner.spawn(
+            "client authorities",
+            async move { following.run(end).await },
+        );
         let service = CatchPanicLayer.layer(server);
         let address = listener.local_addr()?;
         tracing::info!(%address, "serving");
@@ -256,7 +308,11 @@ impl Process {
         let closing = close.clone();
         let stopping = stop.clone();
         health.ready_check("not stopping", move || {
-            if stopping.is_cancelled() { Err("the process is stopping".to_owned()) } else { Ok(()) }
+            if stopping.is_cancelled() {
+                Err("the process is stopping".to_owned())
+            } else {
+                Ok(())
+            }
         });
         spawner.spawn("stop of the port", async move {
             stop.cancelled().await;
@@ -292,12 +348,24 @@ fn watch_cluster(
     };
     let unread = "not read yet";
     let pools = PoolInput::new(Arc::clone(&desk.allocator), Arc::clone(known));
-    run("proxypools", Box::pin(pools.run(client.clone(), health.ready_flag("proxypools", unread))));
+    run(
+        "proxypools",
+        Box::pin(pools.run(client.clone(), health.ready_flag("proxypools", unread))),
+    );
     let proxies = ProxyInput::new(desk.clone(), Arc::clone(known));
-    run("proxies", Box::pin(proxies.run(client.clone(), health.ready_flag("proxies", unread))));
+    run(
+        "proxies",
+        Box::pin(proxies.run(client.clone(), health.ready_flag("proxies", unread))),
+    );
     let pods = PodInput::new(desk.clone(), Arc::clone(known));
-    run("pods", Box::pin(pods.run(client.clone(), health.ready_flag("pods", unread))));
-    run("pod sweep", Box::pin(PodSweep::new(desk.clone(), Arc::clone(known)).run()));
+    run(
+        "pods",
+        Box::pin(pods.run(client.clone(), health.ready_flag("pods", unread))),
+    );
+    run(
+        "pod sweep",
+        Box::pin(PodSweep::new(desk.clone(), Arc::clone(known)).run()),
+    );
 }
 
 /// One client per purpose; they may be the same identity.
@@ -319,17 +387,27 @@ impl Clients {
         let ready = health.ready_flag("api server", "not asked yet");
         let main = connect(&args.kube, clock, &ready, &stop).await?.client;
         let mut others = Vec::new();
-        for file in [&args.authentication_kubeconfig, &args.authorization_kubeconfig] {
+        for file in [
+            &args.authentication_kubeconfig,
+            &args.authorization_kubeconfig,
+        ] {
             let client = match file {
                 None => main.clone(),
                 Some(file) => {
-                    let kube = KubeArgs { kubeconfig: Some(file.clone()), context: None };
+                    let kube = KubeArgs {
+                        kubeconfig: Some(file.clone()),
+                        context: None,
+                    };
                     connect(&kube, clock, &ready, &stop).await?.client
                 },
             };
             others.push(client);
         }
         let mut others = others.into_iter();
-        Some(Self { authentication: others.next()?, authorization: others.next()?, main })
+        Some(Self {
+            authentication: others.next()?,
+            authorization: others.next()?,
+            main,
+        })
     }
 }

@@ -108,14 +108,19 @@ impl FromStr for StoreUrl {
 }
 
 fn any_duration(text: &str) -> Result<Duration, String> {
-    let signed: jiff::SignedDuration =
-        text.parse().map_err(|error| format!("{error}; write it like 500ms, 30s or 5m"))?;
+    let signed: jiff::SignedDuration = text
+        .parse()
+        .map_err(|error| format!("{error}; write it like 500ms, 30s or 5m"))?;
     Duration::try_from(signed).map_err(|_| "it must not be negative".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     any_duration(text).and_then(|duration| {
-        if duration.is_zero() { Err("it must be more than nothing".to_owned()) } else { Ok(duration) }
+        if duration.is_zero() {
+            Err("it must be more than nothing".to_owned())
+        } else {
+            Ok(duration)
+        }
     })
 }
 
@@ -146,8 +151,18 @@ mod tests {
     fn a_store_is_a_file_or_memory() {
         assert_eq!("memory".parse(), Ok(StoreUrl::Memory));
         assert_eq!("redb:///a/b".parse(), Ok(StoreUrl::Redb("/a/b".into())));
-        assert!("redb://b".parse::<StoreUrl>().unwrap_err().contains("absolute"));
-        assert!("etcd://x".parse::<StoreUrl>().unwrap_err().contains("redb:///"));
+        assert!(
+            "redb://b"
+                .parse::<StoreUrl>()
+                .unwrap_err()
+                .contains("absolute")
+        );
+        assert!(
+            "etcd://x"
+                .parse::<StoreUrl>()
+                .unwrap_err()
+                .contains("redb:///")
+        );
     }
 
     #[test]

@@ -36,7 +36,11 @@ struct Queue {
 impl Ended {
     /// None yet.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, queue: Mutex::default(), bell: Notify::new() })
+        Arc::new(Self {
+            clock,
+            queue: Mutex::default(),
+            bell: Notify::new(),
+        })
     }
 
     /// A lease is over.
@@ -67,18 +71,27 @@ impl Ended {
                 let mut queue = self.queue.lock();
                 let now = self.clock.elapsed();
                 let surplus = queue.order.len().saturating_sub(KEPT);
-                let due = queue.order.iter().take_while(|(until, _)| *until <= now).count();
+                let due = queue
+                    .order
+                    .iter()
+                    .take_while(|(until, _)| *until <= now)
+                    .count();
                 let number = due.max(surplus).min(limit);
                 let mut taken = Vec::with_capacity(number);
                 for _ in 0..number {
-                    let Some((_, key)) = queue.order.pop_first() else { break };
+                    let Some((_, key)) = queue.order.pop_first() else {
+                        break;
+                    };
                     queue.when.remove(&key);
                     taken.push(key);
                 }
                 if !taken.is_empty() {
                     return taken;
                 }
-                queue.order.first().map(|(until, _)| until.saturating_sub(now))
+                queue
+                    .order
+                    .first()
+                    .map(|(until, _)| until.saturating_sub(now))
             };
             match wait {
                 None => rung.await,
@@ -99,7 +112,11 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> LeaseKey {
-        LeaseKey { namespace: "ns".into(), name: name.into(), uid: name.into() }
+        LeaseKey {
+            namespace: "ns".into(),
+            name: name.into(),
+            uid: name.into(),
+        }
     }
 
     #[test]

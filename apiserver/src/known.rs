@@ -119,7 +119,8 @@ impl Known {
     /// Whether this very pod runs, as far as the watch knows.
     pub fn pod_runs(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let pods = self.pods.read();
-        pods.get(uid).is_some_and(|pod| (&*pod.namespace, &*pod.name) == (namespace, name))
+        pods.get(uid)
+            .is_some_and(|pod| (&*pod.namespace, &*pod.name) == (namespace, name))
     }
 
     /// Whether a pod of this uid runs, as far as the watch knows.

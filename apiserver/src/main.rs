@@ -18,7 +18,10 @@ async fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the log may not be set up; this is the last word")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the log may not be set up; this is the last word"
+)]
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("lease-apiserver: {error:#}");
     ExitCode::FAILURE

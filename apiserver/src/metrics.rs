@@ -66,7 +66,10 @@ pub fn register_gauges(
             "lease_apiserver_leases_active",
             "Leases that hold a slot, those on their way included.",
         )?,
-        waiting: IntGauge::new("lease_apiserver_leases_waiting", "Leases that wait for a proxy.")?,
+        waiting: IntGauge::new(
+            "lease_apiserver_leases_waiting",
+            "Leases that wait for a proxy.",
+        )?,
         proxies: IntGauge::new("lease_apiserver_proxies", "Proxies that are known.")?,
         bytes: IntGauge::new("lease_apiserver_store_bytes", "Bytes the store uses.")?,
     }))
@@ -89,7 +92,11 @@ impl Collector for Gauges {
         self.active.set(count(totals.active));
         self.waiting.set(count(totals.waiting));
         self.proxies.set(count(totals.proxies));
-        self.bytes.set(i64::try_from(self.store.size_bytes()).unwrap_or(i64::MAX));
-        self.all().into_iter().flat_map(Collector::collect).collect()
+        self.bytes
+            .set(i64::try_from(self.store.size_bytes()).unwrap_or(i64::MAX));
+        self.all()
+            .into_iter()
+            .flat_map(Collector::collect)
+            .collect()
     }
 }

@@ -80,7 +80,11 @@ pub fn key(lease: &ProxyLease) -> LeaseKey {
 
 /// The phase; Pending when there is no status.
 pub fn phase(lease: &ProxyLease) -> LeasePhase {
-    lease.status.as_ref().map(|status| status.phase).unwrap_or_default()
+    lease
+        .status
+        .as_ref()
+        .map(|status| status.phase)
+        .unwrap_or_default()
 }
 
 /// Whether the lease is over.
@@ -113,7 +117,11 @@ pub fn want(namespace: &str, spec: &ProxyLeaseSpec) -> Result<Want, String> {
 
 /// The idempotency key of a create, when it has one beside its name.
 pub fn request(lease: &ProxyLease, user: &str) -> Option<RequestKey> {
-    let generated = lease.metadata.generate_name.as_deref().is_some_and(|name| !name.is_empty());
+    let generated = lease
+        .metadata
+        .generate_name
+        .as_deref()
+        .is_some_and(|name| !name.is_empty());
     let id = lease.spec.request_id.as_deref().filter(|_| generated)?;
     Some(RequestKey {
         namespace: lease.namespace().unwrap_or_default().into(),
@@ -124,9 +132,16 @@ pub fn request(lease: &ProxyLease, user: &str) -> Option<RequestKey> {
 
 /// The lease begins to wait.
 pub fn set_pending(lease: &mut ProxyLease, holder: Holder, now: Timestamp) {
-    let mut status = ProxyLeaseStatus { holder: Some(holder), ..ProxyLeaseStatus::default() };
+    let mut status = ProxyLeaseStatus {
+        holder: Some(holder),
+        ..ProxyLeaseStatus::default()
+    };
     let text = "waiting for a proxy to become free";
-    state(&mut status, Statement::new(BOUND, false, REASON_WAITING, text), now);
+    state(
+        &mut status,
+        Statement::new(BOUND, false, REASON_WAITING, text),
+        now,
+    );
     lease.status = Some(status);
 }
 
@@ -155,14 +170,27 @@ pub fn set_bound(
     status.last_token = token;
     status.holder = Some(holder);
     let text = format!("holds a slot of proxy {}/{}", proxy.namespace, proxy.name);
-    state(&mut status, Statement::new(BOUND, true, REASON_GRANTED, text), now);
+    state(
+        &mut status,
+        Statement::new(BOUND, true, REASON_GRANTED, text),
+        now,
+    );
     lease.status = Some(status);
 }
 
 /// The same for a waiting lease, whose holder is known.
 pub fn set_bound_after_wait(lease: &mut ProxyLease, slot: &Slot, now: Timestamp) {
-    let holder = lease.status.as_ref().and_then(|status| status.holder.clone());
-    set_bound(lease, &slot.facts, Some(slot.token), holder.unwrap_or_default(), now);
+    let holder = lease
+        .status
+        .as_ref()
+        .and_then(|status| status.holder.clone());
+    set_bound(
+        lease,
+        &slot.facts,
+        Some(slot.token),
+        holder.unwrap_or_default(),
+        now,
+    );
 }
 
 /// Where to connect to.
@@ -178,13 +206,21 @@ pub fn endpoint(proxy: &ProxyFacts) -> Option<LeasedEndpoint> {
 pub fn set_over(lease: &mut ProxyLease, end: End, now: Timestamp) {
     let mut status = lease.status.take().unwrap_or_default();
     let (phase, reason, text) = match end {
-        End::Expired => (LeasePhase::Expired, REASON_EXPIRED, "ended without a renewal"),
-        End::WaitTimedOut => {
-            (LeasePhase::Expired, REASON_WAIT_TIMED_OUT, "no proxy became free within waitSeconds")
-        },
-        End::Revoked(reason) => {
-            (LeasePhase::Revoked, reason, "taken back before its time; create another lease")
-        },
+        End::Expired => (
+            LeasePhase::Expired,
+            REASON_EXPIRED,
+            "ended without a renewal",
+        ),
+        End::WaitTimedOut => (
+            LeasePhase::Expired,
+            REASON_WAIT_TIMED_OUT,
+            "no proxy became free within waitSeconds",
+        ),
+        End::Revoked(reason) => (
+            LeasePhase::Revoked,
+            reason,
+            "taken back before its time; create another lease",
+        ),
     };
     status.phase = phase;
     status.expires_at = status.expires_at.map(|ends| ends.min(seconds(now)));
@@ -200,13 +236,24 @@ pub fn set_fate(lease: &mut ProxyLease, fate: &Fate, now: Timestamp) {
         Fate::Keep | Fate::Revoke { .. } => conditions::remove(&mut status.conditions, DRAINING),
         Fate::Warn { reason } => {
             let text = "the proxy does not work at present; take another lease";
-            state(&mut status, Statement::new(DRAINING, true, reason, text), now);
+            state(
+                &mut status,
+                Statement::new(DRAINING, true, reason, text),
+                now,
+            );
         },
         Fate::Drain { deadline } => {
             let end = seconds(*deadline);
-            let text = format!("the proxy goes away; the lease ends at {} at the latest", end.0);
+            let text = format!(
+                "the proxy goes away; the lease ends at {} at the latest",
+                end.0
+            );
             status.expires_at = status.expires_at.map(|ends| ends.min(end.clone()));
-            state(&mut status, Statement::new(DRAINING, true, DRAINING, text), now);
+            state(
+                &mut status,
+                Statement::new(DRAINING, true, DRAINING, text),
+                now,
+            );
         },
     }
     lease.status = Some(status);
@@ -237,8 +284,12 @@ pub fn stored(lease: &ProxyLease) -> Stored {
         stage,
         target: lease.spec.target.as_deref().map(Into::into),
         ttl: ttl(&lease.spec),
-        renewed_at: status.and_then(|status| status.renewed_at.as_ref()).map(|time| time.0),
-        pod_uid: holder.and_then(|holder| holder.pod_uid.as_deref()).map(Into::into),
+        renewed_at: status
+            .and_then(|status| status.renewed_at.as_ref())
+            .map(|time| time.0),
+        pod_uid: holder
+            .and_then(|holder| holder.pod_uid.as_deref())
+            .map(Into::into),
         request: request(lease, holder.map_or("", |holder| &holder.username)),
         shown: shown(status),
     }
@@ -250,6 +301,8 @@ fn shown(status: Option<&ProxyLeaseStatus>) -> Fate {
     match draining {
         None => Fate::Keep,
         // Why: the deadline is in the message only; no real one is this, so it is shown again.
-        Some(_) => Fate::Drain { deadline: Timestamp::MIN },
+        Some(_) => Fate::Drain {
+            deadline: Timestamp::MIN,
+        },
     }
 }

@@ -1,10 +1,6 @@
 //! The lease API on a real control plane, as kubectl and pods see it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "test code"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 mod common;
 
@@ -14,21 +10,34 @@ use serde_json::{Value, json};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
     let stage = Stage::start().await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     stage.proxy("a", 1, "203.0.113.1", &json!({"geo": "eu"}));
     stage.accepting("a").await;
 
     // Discovery and documentation.
     let resources = stage.kubectl(&["api-resources", "--api-group", common::GROUP]);
-    assert!(resources.contains("pxl") && resources.contains("pxe"), "{resources}");
+    assert!(
+        resources.contains("pxl") && resources.contains("pxe"),
+        "{resources}"
+    );
     let explained = stage.kubectl(&["explain", "proxyleases.spec"]);
     assert!(explained.contains("ttlSeconds"), "{explained}");
 
     // Create, by somebody who may only lease.
-    let file = stage.file(&lease("shop-0", json!({"target": "https://www.shop.example.co.uk/x"})));
+    let file = stage.file(&lease(
+        "shop-0",
+        json!({"target": "https://www.shop.example.co.uk/x"}),
+    ));
     let file = file.to_str().unwrap();
     let printed = stage.kubectl_as(&crawler, &["create", "-f", file]);
-    assert_eq!(printed, "proxylease.leases.crawl.example.com/shop-0 created\n");
+    assert_eq!(
+        printed,
+        "proxylease.leases.crawl.example.com/shop-0 created\n"
+    );
     let stored = stage.lease("shop-0").unwrap();
     assert_eq!(stored["spec"]["target"], "example.co.uk");
     assert_eq!(stored["spec"]["ttlSeconds"], 300);
@@ -41,14 +50,22 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
         "system:serviceaccount:crawlers:crawler"
     );
     stage.kubectl(&[
-        "-n", "crawlers", "wait", "--for=condition=Bound", "pxl/shop-0", "--timeout=10s",
+        "-n",
+        "crawlers",
+        "wait",
+        "--for=condition=Bound",
+        "pxl/shop-0",
+        "--timeout=10s",
     ]);
     let table = stage.kubectl_as(&crawler, &["get", "pxl"]);
     assert!(table.contains("http://203.0.113.1:3128"), "{table}");
 
     // The same name again is the same lease; another spec is not.
     stage.kubectl_as(&crawler, &["create", "-f", file]);
-    assert_eq!(stage.lease("shop-0").unwrap()["metadata"]["uid"], stored["metadata"]["uid"]);
+    assert_eq!(
+        stage.lease("shop-0").unwrap()["metadata"]["uid"],
+        stored["metadata"]["uid"]
+    );
     let other = stage.file(&lease("shop-0", json!({"target": "other.example.com"})));
     let refused = stage.kubectl_fails(&crawler, &["create", "-f", other.to_str().unwrap()]);
     assert!(refused.contains("AlreadyExists"), "{refused}");
@@ -56,25 +73,47 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
     // All slots are taken.
     let second = stage.file(&lease("shop-1", json!({})));
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", second.to_str().unwrap()]);
-    assert!(denied.contains("NoProxyAvailable") && denied.contains("1 AtCapacity"), "{denied}");
+    assert!(
+        denied.contains("NoProxyAvailable") && denied.contains("1 AtCapacity"),
+        "{denied}"
+    );
 
     // Renew.
-    let renewal = json!({"apiVersion": "leases.crawl.example.com/v1alpha1", "kind": "LeaseRenewal"});
+    let renewal =
+        json!({"apiVersion": "leases.crawl.example.com/v1alpha1", "kind": "LeaseRenewal"});
     let renewal = stage.file(&renewal);
-    let path = "/apis/leases.crawl.example.com/v1alpha1/namespaces/crawlers/proxyleases/shop-0/renew";
-    let renewed = stage
-        .kubectl_as(&crawler, &["create", "--raw", path, "-f", renewal.to_str().unwrap()]);
+    let path =
+        "/apis/leases.crawl.example.com/v1alpha1/namespaces/crawlers/proxyleases/shop-0/renew";
+    let renewed = stage.kubectl_as(
+        &crawler,
+        &["create", "--raw", path, "-f", renewal.to_str().unwrap()],
+    );
     let renewed: Value = serde_json::from_str(&renewed).unwrap();
     assert_eq!(renewed["kind"], "LeaseRenewal");
-    assert!(renewed["status"]["remainingSeconds"].as_i64().unwrap() >= 299, "{renewed}");
+    assert!(
+        renewed["status"]["remainingSeconds"].as_i64().unwrap() >= 299,
+        "{renewed}"
+    );
     assert!(stage.lease("shop-0").unwrap()["status"]["renewedAt"].is_string());
 
     // The spec stays, metadata may change.
     let refused = stage.kubectl_fails(
         stage.cluster.kubeconfig_path(),
-        &["-n", "crawlers", "patch", "pxl", "shop-0", "--type=merge", "-p", r#"{"spec":{"ttlSeconds":60}}"#],
+        &[
+            "-n",
+            "crawlers",
+            "patch",
+            "pxl",
+            "shop-0",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"ttlSeconds":60}}"#,
+        ],
     );
-    assert!(refused.contains("spec.ttlSeconds") && refused.contains("immutable"), "{refused}");
+    assert!(
+        refused.contains("spec.ttlSeconds") && refused.contains("immutable"),
+        "{refused}"
+    );
     stage.kubectl(&["-n", "crawlers", "label", "pxl", "shop-0", "job=7"]);
 
     // Delete; a second time there is nothing.
@@ -84,12 +123,19 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
     stage.kubectl_as(&crawler, &["create", "-f", second.to_str().unwrap()]);
     assert_eq!(stage.lease("shop-1").unwrap()["status"]["lastToken"], 2);
     let metrics = stage.metrics();
-    assert!(metrics.contains("lease_apiserver_leases_active 1"), "{metrics}");
+    assert!(
+        metrics.contains("lease_apiserver_leases_active 1"),
+        "{metrics}"
+    );
     assert!(metrics.contains(r#"lease_apiserver_denials_total{reason="AtCapacity"} 1"#));
 
     // Somebody who may not lease.
     stage.kubectl(&["-n", "crawlers", "create", "serviceaccount", "stranger"]);
-    let stranger = stage.cluster.service_account_kubeconfig("crawlers", "stranger").await.unwrap();
+    let stranger = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "stranger")
+        .await
+        .unwrap();
     let refused = stage.kubectl_fails(&stranger, &["create", "-f", file]);
     assert!(refused.contains("Forbidden"), "{refused}");
 }
@@ -109,8 +155,16 @@ async fn leases_end_with_their_pod_and_their_namespace() {
             },
         }));
     }
-    let first = stage.cluster.pod_kubeconfig("crawlers", "worker-0").await.unwrap();
-    let second = stage.cluster.pod_kubeconfig("crawlers", "worker-1").await.unwrap();
+    let first = stage
+        .cluster
+        .pod_kubeconfig("crawlers", "worker-0")
+        .await
+        .unwrap();
+    let second = stage
+        .cluster
+        .pod_kubeconfig("crawlers", "worker-1")
+        .await
+        .unwrap();
 
     let file = stage.file(&lease("mine", json!({"ttlSeconds": 7200})));
     stage.kubectl_as(&first, &["create", "-f", file.to_str().unwrap()]);
@@ -124,18 +178,51 @@ async fn leases_end_with_their_pod_and_their_namespace() {
     let taken = stage.lease("mine").unwrap();
     assert_eq!(taken["metadata"]["uid"], mine["metadata"]["uid"]);
     assert_eq!(taken["metadata"]["ownerReferences"][0]["name"], "worker-1");
-    assert_eq!(taken["metadata"]["ownerReferences"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        taken["metadata"]["ownerReferences"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(taken["status"]["holder"]["podName"], "worker-1");
 
-    stage.kubectl(&["-n", "crawlers", "delete", "pod", "worker-0", "--grace-period=0", "--force"]);
+    stage.kubectl(&[
+        "-n",
+        "crawlers",
+        "delete",
+        "pod",
+        "worker-0",
+        "--grace-period=0",
+        "--force",
+    ]);
     assert!(stage.lease("mine").is_some());
-    stage.kubectl(&["-n", "crawlers", "delete", "pod", "worker-1", "--grace-period=0", "--force"]);
-    stage.until("the lease of a deleted pod to end", || stage.lease("mine").is_none().then_some(())).await;
+    stage.kubectl(&[
+        "-n",
+        "crawlers",
+        "delete",
+        "pod",
+        "worker-1",
+        "--grace-period=0",
+        "--force",
+    ]);
+    stage
+        .until("the lease of a deleted pod to end", || {
+            stage.lease("mine").is_none().then_some(())
+        })
+        .await;
 
     // A longer ttl needs a pod.
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     let refused = stage.kubectl_fails(&crawler, &["create", "-f", file.to_str().unwrap()]);
-    assert!(refused.contains("spec.ttlSeconds") && refused.contains("86400"), "{refused}");
+    assert!(
+        refused.contains("spec.ttlSeconds") && refused.contains("86400"),
+        "{refused}"
+    );
 
     // A namespace goes with its leases, also with proxies in it.
     let plain = stage.file(&lease("plain", json!({})));
@@ -148,7 +235,11 @@ async fn leases_end_with_their_pod_and_their_namespace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_survive_kill_9_and_a_blind_repeat_takes_one_slot() {
     let mut stage = Stage::start().await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     stage.proxy("a", 2, "203.0.113.1", &json!({}));
     stage.accepting("a").await;
     let file = stage.file(&lease("kept", json!({})));
@@ -162,10 +253,20 @@ async fn leases_survive_kill_9_and_a_blind_repeat_takes_one_slot() {
 
     assert_eq!(stage.lease("kept").unwrap(), before);
     stage.kubectl_as(&crawler, &["create", "-f", file]);
-    let active = ["-n", "crawlers", "get", "pxe", "a", "-o", "jsonpath={.status.active}"];
-    stage.until("the view to count one lease", || {
-        (stage.kubectl(&active) == "1").then_some(())
-    }).await;
+    let active = [
+        "-n",
+        "crawlers",
+        "get",
+        "pxe",
+        "a",
+        "-o",
+        "jsonpath={.status.active}",
+    ];
+    stage
+        .until("the view to count one lease", || {
+            (stage.kubectl(&active) == "1").then_some(())
+        })
+        .await;
     let second = stage.file(&lease("second", json!({})));
     stage.kubectl_as(&crawler, &["create", "-f", second.to_str().unwrap()]);
     assert_eq!(stage.lease("second").unwrap()["status"]["lastToken"], 2);
@@ -176,15 +277,30 @@ async fn leases_survive_kill_9_and_a_blind_repeat_takes_one_slot() {
     // A waiter gets the slot that becomes free.
     let waiting = stage.file(&lease("waiting", json!({"waitSeconds": 60})));
     stage.kubectl_as(&crawler, &["create", "-f", waiting.to_str().unwrap()]);
-    assert_eq!(stage.lease("waiting").unwrap()["status"]["phase"], "Pending");
+    assert_eq!(
+        stage.lease("waiting").unwrap()["status"]["phase"],
+        "Pending"
+    );
     stage.kubectl_as(&crawler, &["delete", "pxl", "second"]);
-    stage.kubectl_as(&crawler, &["wait", "--for=condition=Bound", "pxl/waiting", "--timeout=20s"]);
+    stage.kubectl_as(
+        &crawler,
+        &[
+            "wait",
+            "--for=condition=Bound",
+            "pxl/waiting",
+            "--timeout=20s",
+        ],
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
     let stage = Stage::start().await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     stage.proxy("a", 2, "203.0.113.1", &json!({}));
     stage.accepting("a").await;
     let file = stage.file(&lease("old", json!({})));
@@ -192,7 +308,15 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
 
     let patch = r#"{"spec":{"drain":true,"drainTimeoutSeconds":600}}"#;
     let drained = stage.kubectl(&[
-        "-n", "crawlers", "patch", "proxy", "a", "--type=merge", "-p", patch, "-o",
+        "-n",
+        "crawlers",
+        "patch",
+        "proxy",
+        "a",
+        "--type=merge",
+        "-p",
+        patch,
+        "-o",
         "jsonpath={.metadata.resourceVersion}",
     ]);
     let drained: u64 = drained.parse().unwrap();
@@ -200,7 +324,9 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
         .until("the view to show the drain", || {
             let view = stage.kubectl(&["-n", "crawlers", "get", "pxe", "a", "-o", "json"]);
             let view: Value = serde_json::from_str(&view).unwrap();
-            let seen = view["status"]["observedProxyResourceVersion"].as_str()?.parse::<u64>();
+            let seen = view["status"]["observedProxyResourceVersion"]
+                .as_str()?
+                .parse::<u64>();
             (view["status"]["accepting"] == false && seen.ok()? >= drained).then_some(view)
         })
         .await;
@@ -209,7 +335,14 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
     let new = stage.file(&lease("new", json!({})));
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", new.to_str().unwrap()]);
     assert!(denied.contains("1 Draining"), "{denied}");
-    stage.kubectl(&["-n", "crawlers", "wait", "--for=condition=Draining", "pxl/old", "--timeout=20s"]);
+    stage.kubectl(&[
+        "-n",
+        "crawlers",
+        "wait",
+        "--for=condition=Draining",
+        "pxl/old",
+        "--timeout=20s",
+    ]);
 
     stage.kubectl_as(&crawler, &["delete", "pxl", "old"]);
     stage
@@ -221,7 +354,16 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
         .await;
 
     // Leases of a proxy that is deleted are taken back, and the view goes.
-    stage.kubectl(&["-n", "crawlers", "patch", "proxy", "a", "--type=merge", "-p", r#"{"spec":{"drain":false}}"#]);
+    stage.kubectl(&[
+        "-n",
+        "crawlers",
+        "patch",
+        "proxy",
+        "a",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"drain":false}}"#,
+    ]);
     stage.accepting("a").await;
     stage.kubectl_as(&crawler, &["create", "-f", file.to_str().unwrap()]);
     stage.kubectl(&["-n", "crawlers", "delete", "proxy", "a"]);
@@ -244,11 +386,18 @@ async fn without_the_custom_resources_the_server_is_ready_and_denies_with_the_ca
     let mut stage = Stage::without_crds().await;
     stage.serve().await;
     stage.available().await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     let file = stage.file(&lease("early", json!({})));
     let file = file.to_str().unwrap();
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", file]);
-    assert!(denied.contains("NoProxyAvailable") && denied.contains("not installed"), "{denied}");
+    assert!(
+        denied.contains("NoProxyAvailable") && denied.contains("not installed"),
+        "{denied}"
+    );
 
     stage.install_crds();
     stage.proxy("a", 1, "203.0.113.1", &json!({}));
@@ -261,14 +410,24 @@ async fn bad_leases_are_refused_at_the_field_that_is_wrong() {
     let stage = Stage::start().await;
     stage.proxy("a", 9, "203.0.113.1", &json!({"geo": "eu"}));
     stage.accepting("a").await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     for (spec, expected) in [
         (json!({"target": "no host"}), "spec.target"),
         (json!({"ttlSeconds": 5}), "spec.ttlSeconds"),
         (json!({"ttlSeconds": 3601}), "spec.ttlSeconds"),
-        (json!({"poolRef": {"name": "eu"}, "selector": {}}), "spec.selector"),
+        (
+            json!({"poolRef": {"name": "eu"}, "selector": {}}),
+            "spec.selector",
+        ),
         (json!({"poolRef": {"name": "eu"}}), "spec.poolRef.name"),
-        (json!({"poolRef": {"name": "eu", "namespace": "fleet"}}), "Forbidden"),
+        (
+            json!({"poolRef": {"name": "eu", "namespace": "fleet"}}),
+            "Forbidden",
+        ),
         (json!({"schemes": ["http", "http"]}), "spec.schemes[1]"),
         (json!({"unknown": 1}), "unknown"),
     ] {
@@ -277,8 +436,14 @@ async fn bad_leases_are_refused_at_the_field_that_is_wrong() {
         let refused = stage.kubectl_fails(&crawler, &arguments);
         assert!(refused.contains(expected), "{spec}: {refused}");
     }
-    let dry = stage.file(&lease("dry", json!({"selector": {"matchLabels": {"geo": "eu"}}})));
-    stage.kubectl_as(&crawler, &["create", "--dry-run=server", "-f", dry.to_str().unwrap()]);
+    let dry = stage.file(&lease(
+        "dry",
+        json!({"selector": {"matchLabels": {"geo": "eu"}}}),
+    ));
+    stage.kubectl_as(
+        &crawler,
+        &["create", "--dry-run=server", "-f", dry.to_str().unwrap()],
+    );
     assert!(stage.lease("dry").is_none());
     assert!(stage.metrics().contains("lease_apiserver_leases_active 0"));
 }
@@ -286,7 +451,11 @@ async fn bad_leases_are_refused_at_the_field_that_is_wrong() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_of_another_namespace_needs_to_be_open_or_the_verb_lease() {
     let stage = Stage::start().await;
-    let crawler = stage.cluster.service_account_kubeconfig("crawlers", "crawler").await.unwrap();
+    let crawler = stage
+        .cluster
+        .service_account_kubeconfig("crawlers", "crawler")
+        .await
+        .unwrap();
     let pool = |allowed: Value| {
         json!({
             "apiVersion": "crawl.example.com/v1alpha1", "kind": "ProxyPool",
@@ -298,12 +467,20 @@ async fn a_pool_of_another_namespace_needs_to_be_open_or_the_verb_lease() {
         })
     };
     stage.apply(&pool(json!({"names": []})));
-    let file = stage.file(&lease("far", json!({"poolRef": {"name": "eu", "namespace": "fleet"}})));
+    let file = stage.file(&lease(
+        "far",
+        json!({"poolRef": {"name": "eu", "namespace": "fleet"}}),
+    ));
     let file = file.to_str().unwrap();
     let refused = stage.kubectl_fails(&crawler, &["create", "-f", file]);
-    assert!(refused.contains("Forbidden") && refused.contains("not open"), "{refused}");
+    assert!(
+        refused.contains("Forbidden") && refused.contains("not open"),
+        "{refused}"
+    );
 
-    stage.apply(&pool(json!({"selector": {"matchLabels": {"kubernetes.io/metadata.name": "crawlers"}}})));
+    stage.apply(&pool(
+        json!({"selector": {"matchLabels": {"kubernetes.io/metadata.name": "crawlers"}}}),
+    ));
     stage
         .until("the pool to be open", || {
             let denied = stage.kubectl_fails(&crawler, &["create", "-f", file]);

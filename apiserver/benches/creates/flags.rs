@@ -71,7 +71,9 @@ pub(crate) struct Plan {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
     if !(0.1..=600.0).contains(&seconds) {
         return Err("must be between 0.1 and 600".to_owned());
     }
@@ -88,7 +90,8 @@ impl Plan {
 
     /// Time that counts, per subject, number of clients and round.
     pub(crate) fn measured(&self) -> Duration {
-        self.seconds.unwrap_or(Duration::from_millis(if self.quick { 700 } else { 2000 }))
+        let usual = if self.quick { 700 } else { 2000 };
+        self.seconds.unwrap_or_else(|| Duration::from_millis(usual))
     }
 
     /// Time before it, in which connections, caches and heaps get warm.

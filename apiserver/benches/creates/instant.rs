@@ -59,15 +59,23 @@ enum Event {
 
 /// Serves until the process is killed.
 pub(crate) async fn serve(flags: InstantFlags) -> Result<()> {
-    let InstantFlags { port, cert, key, answer } = flags;
+    let InstantFlags {
+        port,
+        cert,
+        key,
+        answer,
+    } = flags;
     let chain = CertificateDer::from_pem_file(cert).context("cannot read --cert")?;
     let key = PrivateKeyDer::from_pem_file(key).context("cannot read --key")?;
-    let mut tls =
-        rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![chain], key)?;
+    let mut tls = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let peer = Arc::new(Peer {
-        answer: std::fs::read(answer).context("cannot read --answer")?.into(),
+        answer: std::fs::read(answer)
+            .context("cannot read --answer")?
+            .into(),
         revision: AtomicU64::new(1),
         events: broadcast::Sender::new(WATCH_BUFFER),
     });
@@ -77,7 +85,9 @@ pub(crate) async fn serve(flags: InstantFlags) -> Result<()> {
         stream.set_nodelay(true)?;
         let (acceptor, peer) = (acceptor.clone(), Arc::clone(&peer));
         tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
             let service = hyper::service::service_fn(move |request| {
                 let peer = Arc::clone(&peer);
                 async move { Ok::<_, Infallible>(peer.answer(request).await) }
@@ -112,7 +122,10 @@ impl Peer {
             if self.events.send(Event::Forgotten).is_err() {
                 tracing::debug!("nobody watches");
             }
-            return json_answer(StatusCode::OK, r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#.into());
+            return json_answer(
+                StatusCode::OK,
+                r#"{"kind":"Status","apiVersion":"v1","status":"Success"}"#.into(),
+            );
         }
         let query = request.uri().query().unwrap_or_default();
         let has = |wanted: &str| query.split('&').any(|pair| pair == wanted);
@@ -134,7 +147,10 @@ impl Peer {
         }
         let revision = self.revision.fetch_add(1, Ordering::Relaxed) + 1;
         if self.events.receiver_count() > 0
-            && self.events.send(Event::Added(added(revision).into())).is_err()
+            && self
+                .events
+                .send(Event::Added(added(revision).into()))
+                .is_err()
         {
             tracing::debug!("the last watcher has just gone");
         }
@@ -212,7 +228,10 @@ fn initial_events_end(revision: u64) -> String {
 }
 
 fn too_old() -> String {
-    format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", failure(410, "Expired"))
+    format!(
+        "{{\"type\":\"ERROR\",\"object\":{}}}\n",
+        failure(410, "Expired")
+    )
 }
 
 fn failure(code: u16, reason: &str) -> String {
@@ -245,5 +264,7 @@ fn json_answer(status: StatusCode, body: Bytes) -> Response<Body> {
 
 fn set_json(response: &mut Response<Body>) {
     let json = http::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, json);
 }

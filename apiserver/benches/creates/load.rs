@@ -135,7 +135,10 @@ impl Server {
             },
         };
         tls.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { port, tls: Arc::new(tls) })
+        Ok(Self {
+            port,
+            tls: Arc::new(tls),
+        })
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
@@ -145,7 +148,9 @@ impl Server {
             .with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from("localhost")?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await?;
+        let stream = TlsConnector::from(Arc::clone(&self.tls))
+            .connect(name, stream)
+            .await?;
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(async move {
@@ -163,7 +168,10 @@ impl Client {
     fn new(sender: SendRequest<Full<Bytes>>, target: &Arc<Target>) -> Result<Self> {
         let port = target.server.port;
         let uri = format!("https://localhost:{port}{}", target.path).parse()?;
-        let (before, after) = target.body.split_once(NAME).context("the body has no name")?;
+        let (before, after) = target
+            .body
+            .split_once(NAME)
+            .context("the body has no name")?;
         Ok(Self {
             sender,
             target: Arc::clone(target),
@@ -174,15 +182,27 @@ impl Client {
     }
 
     async fn create(&mut self, name: &str, number: usize) -> Result<Bytes> {
-        let Self { sender, target, uri, before, after } = self;
+        let Self {
+            sender,
+            target,
+            uri,
+            before,
+            after,
+        } = self;
         let body = [before.as_str(), name, after.as_str()].concat();
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = uri.clone();
         request.headers_mut().clone_from(&target.headers);
         let headers = request.headers_mut();
-        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(http::header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(
+            http::header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        headers.insert(
+            http::header::ACCEPT,
+            HeaderValue::from_static("application/json"),
+        );
         if !target.identities.is_empty() {
             let identity = target.identities.get(number % target.identities.len());
             if let Some(identity) = identity {
@@ -205,11 +225,16 @@ async fn send(
         let body = response.into_body().collect().await?.to_bytes();
         if !good.contains(&status) {
             let text = String::from_utf8_lossy(&body);
-            bail!("answered {status}: {}", text.chars().take(600).collect::<String>());
+            bail!(
+                "answered {status}: {}",
+                text.chars().take(600).collect::<String>()
+            );
         }
         Ok(body)
     };
-    tokio::time::timeout(REQUEST_TIMEOUT, answered).await.context("no answer in time")?
+    tokio::time::timeout(REQUEST_TIMEOUT, answered)
+        .await
+        .context("no answer in time")?
 }
 
 /// Creates one object and returns the answer.
@@ -230,23 +255,31 @@ pub(crate) async fn run(target: &Target, load: &Load, clock: &Arc<dyn Clock>) ->
     let begin = clock.elapsed();
     let (counted_from, end) = (begin + load.warm_up, begin + load.warm_up + load.measured);
     let budget = Arc::new(AtomicUsize::new(load.limit));
-    let clients = senders.iter().cycle().take(load.clients).enumerate().map(|(index, sender)| {
-        let client = Client::new(sender.clone(), &target);
-        let (clock, budget, load) = (Arc::clone(clock), Arc::clone(&budget), load.clone());
-        async move {
-            let client = client?;
-            let running = tokio::spawn(async move {
-                one_client(client, index, &load, counted_from, end, &clock, &budget).await
-            });
-            running.await.context("a client panicked")
-        }
-    });
+    let clients = senders
+        .iter()
+        .cycle()
+        .take(load.clients)
+        .enumerate()
+        .map(|(index, sender)| {
+            let client = Client::new(sender.clone(), &target);
+            let (clock, budget, load) = (Arc::clone(clock), Arc::clone(&budget), load.clone());
+            async move {
+                let client = client?;
+                let running = tokio::spawn(async move {
+                    one_client(client, index, &load, counted_from, end, &clock, &budget).await
+                });
+                running.await.context("a client panicked")
+            }
+        });
     let tallies = try_join_all(clients).await?;
     let names = tallies.iter().enumerate().flat_map(|(index, tally)| {
         (0..tally.sent).map(move |number| name_of(&load.prefix, index, number))
     });
     let names = names.collect();
-    Ok(Outcome { sample: sample_of(tallies, counted_from), names })
+    Ok(Outcome {
+        sample: sample_of(tallies, counted_from),
+        names,
+    })
 }
 
 fn name_of(prefix: &str, client: usize, number: usize) -> String {
@@ -267,7 +300,9 @@ async fn one_client(
         let sent_at = clock.elapsed();
         let spent = |left: usize| left.checked_sub(1);
         if sent_at >= end
-            || budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent).is_err()
+            || budget
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spent)
+                .is_err()
         {
             return tally;
         }
@@ -278,7 +313,9 @@ async fn one_client(
             Ok(_) => {
                 let answered_at = clock.elapsed();
                 if sent_at >= counted_from {
-                    tally.answered.push((answered_at, answered_at.saturating_sub(sent_at)));
+                    tally
+                        .answered
+                        .push((answered_at, answered_at.saturating_sub(sent_at)));
                 }
             },
             Err(error) => {
@@ -300,12 +337,21 @@ fn sample_of(tallies: Vec<Tally>, counted_from: Duration) -> Result<Sample> {
         }
         answered.extend(tally.answered);
     }
-    ensure!(answered.len() >= 20, "only {} creates were counted", answered.len());
+    ensure!(
+        answered.len() >= 20,
+        "only {} creates were counted",
+        answered.len()
+    );
     let last = answered.iter().map(|(at, _)| *at).max().unwrap_or_default();
     let took = last.saturating_sub(counted_from);
-    ensure!(took >= Duration::from_millis(100), "measured for {took:?} only: enlarge the fleet");
-    let mut times: Vec<f64> =
-        answered.iter().map(|(_, took)| took.as_secs_f64() * 1000.0).collect();
+    ensure!(
+        took >= Duration::from_millis(100),
+        "measured for {took:?} only: enlarge the fleet"
+    );
+    let mut times: Vec<f64> = answered
+        .iter()
+        .map(|(_, took)| took.as_secs_f64() * 1000.0)
+        .collect();
     times.sort_by(f64::total_cmp);
     Ok(Sample {
         rate: f64::from(u32::try_from(times.len())?) / took.as_secs_f64(),
@@ -316,7 +362,11 @@ fn sample_of(tallies: Vec<Tally>, counted_from: Duration) -> Result<Sample> {
 
 /// Of a sorted list.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or(0.0)
+    sorted
+        .get(sorted.len() * percent / 100)
+        .or_else(|| sorted.last())
+        .copied()
+        .unwrap_or(0.0)
 }
 
 /// Deletes `names` from the collection `target.path` with the credentials of `target`; what is not there
@@ -336,8 +386,13 @@ pub(crate) async fn clean(target: &Target, names: Vec<String>) -> Result<()> {
         async move {
             loop {
                 let next = names.lock().pop();
-                let Some(name) = next else { return Ok::<_, anyhow::Error>(()) };
-                let uri = format!("https://localhost:{}{}/{name}", target.server.port, target.path);
+                let Some(name) = next else {
+                    return Ok::<_, anyhow::Error>(());
+                };
+                let uri = format!(
+                    "https://localhost:{}{}/{name}",
+                    target.server.port, target.path
+                );
                 let mut request = Request::new(Full::default());
                 *request.method_mut() = Method::DELETE;
                 *request.uri_mut() = uri.parse()?;

@@ -41,14 +41,20 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-    if values.len() % 2 == 1 { at(middle) } else { f64::midpoint(at(middle.wrapping_sub(1)), at(middle)) }
+    if values.len() % 2 == 1 {
+        at(middle)
+    } else {
+        f64::midpoint(at(middle.wrapping_sub(1)), at(middle))
+    }
 }
 
 /// Resident memory of a process, MiB.
 pub(crate) fn resident_mib(pid: i32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+    let kib = line
+        .and_then(|line| line.split_whitespace().next())
+        .context("no VmRSS")?;
     Ok(kib.parse::<f64>()? / 1024.0)
 }
 
@@ -84,8 +90,11 @@ pub(crate) async fn wait_until_quiet(patience: Duration, clock: &Arc<dyn Clock>)
 fn processor_times() -> Result<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat is empty")?;
-    let ticks: Vec<f64> =
-        line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|field| field.parse().ok())
+        .collect();
     // user nice system idle iowait …; the guest times at the end are part of user and nice.
     let all = ticks.iter().take(8).sum();
     let idle = ticks.iter().skip(3).take(2).sum();

@@ -12,11 +12,16 @@ pub(crate) struct Progress {
 impl Progress {
     /// Time starts now.
     pub(crate) fn new(clock: &Arc<dyn Clock>) -> Self {
-        Self { clock: Arc::clone(clock) }
+        Self {
+            clock: Arc::clone(clock),
+        }
     }
 
     /// Says a line.
-    #[expect(clippy::print_stderr, reason = "whoever waits for minutes wants to see how far it is")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "whoever waits for minutes wants to see how far it is"
+    )]
     pub(crate) fn say(&self, line: &str) {
         eprintln!("[{:>4} s] {line}", self.clock.elapsed().as_secs());
     }

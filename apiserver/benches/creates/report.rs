@@ -63,10 +63,18 @@ pub(crate) fn rows(measured: &Measured, memory: &[Resident]) -> Vec<Row> {
         "1/s",
         direct(Who::OursManyIdentities),
     );
-    rows.push(many.beside(direct(Who::Ours), "the same with one identity", Some(Goal::AtLeast(0.8))));
+    rows.push(many.beside(
+        direct(Who::Ours),
+        "the same with one identity",
+        Some(Goal::AtLeast(0.8)),
+    ));
     rows.extend(latencies(measured));
     rows.extend(memory.iter().map(|resident| {
-        Row::new(format!("resident memory, {}", resident.of), "MiB", Some(resident.mib))
+        Row::new(
+            format!("resident memory, {}", resident.of),
+            "MiB",
+            Some(resident.mib),
+        )
     }));
     rows
 }
@@ -79,20 +87,38 @@ fn latencies(measured: &Measured) -> Vec<Row> {
             let p99 = |who| measured.median((who, route, clients), |sample| sample.p99);
             let instant = Who::Instant.name();
             let name = |what| format!("{what} of a create {}, {}", route.name(), count(clients));
-            rows.push(Row::new(name("p50"), "ms", p50(Who::Ours)).beside(p50(Who::Instant), instant, None));
-            rows.push(Row::new(name("p99"), "ms", p99(Who::Ours)).beside(p99(Who::Instant), instant, None));
+            rows.push(Row::new(name("p50"), "ms", p50(Who::Ours)).beside(
+                p50(Who::Instant),
+                instant,
+                None,
+            ));
+            rows.push(Row::new(name("p99"), "ms", p99(Who::Ours)).beside(
+                p99(Who::Instant),
+                instant,
+                None,
+            ));
         }
     }
     let p50 = |who| measured.median((who, Route::Aggregator, 1), |sample| sample.p50);
-    let added = p50(Who::Ours).zip(p50(Who::Instant)).map(|(ours, instant)| ours - instant);
+    let added = p50(Who::Ours)
+        .zip(p50(Who::Instant))
+        .map(|(ours, instant)| ours - instant);
     let row = Row::new(
         "p50 added to the instant peer through the aggregator, 1 client".to_owned(),
         "ms",
         added,
     );
     let allowed = measured.sync() + ALLOWANCE;
-    rows.push(row.beside(Some(allowed), "one fsync + 0.15 ms", Some(Goal::AtMost(1.0))));
-    rows.push(Row::new("fsync of 4 KiB".to_owned(), "ms", Some(measured.sync())));
+    rows.push(row.beside(
+        Some(allowed),
+        "one fsync + 0.15 ms",
+        Some(Goal::AtMost(1.0)),
+    ));
+    rows.push(Row::new(
+        "fsync of 4 KiB".to_owned(),
+        "ms",
+        Some(measured.sync()),
+    ));
     rows
 }
 
@@ -107,7 +133,11 @@ fn goal_of(route: Route, peer: Who) -> Option<Goal> {
 }
 
 fn count(clients: usize) -> String {
-    if clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") }
+    if clients == 1 {
+        "1 client".to_owned()
+    } else {
+        format!("{clients} clients")
+    }
 }
 
 // === impl Row ===
@@ -169,9 +199,15 @@ pub(crate) fn write(rows: &[Row], path: &Path) -> Result<()> {
 }
 
 /// Prints the comparison, then every subject with its spread over the rounds, then what failed.
-#[expect(clippy::print_stdout, reason = "the table is what the benchmark is for")]
+#[expect(
+    clippy::print_stdout,
+    reason = "the table is what the benchmark is for"
+)]
 pub(crate) fn print(rows: &[Row], measured: &Measured) {
-    println!("\n{:<66} {:>9} {:>9} {:>4}  {:>6} {:>8}  met  peer", "", "ours", "peer", "", "ratio", "goal");
+    println!(
+        "\n{:<66} {:>9} {:>9} {:>4}  {:>6} {:>8}  met  peer",
+        "", "ours", "peer", "", "ratio", "goal"
+    );
     for row in rows {
         let met = match row.met {
             Some(true) => "yes",
@@ -182,14 +218,23 @@ pub(crate) fn print(rows: &[Row], measured: &Measured) {
             "{:<66} {:>9} {:>9} {:>4}  {:>6} {:>8}  {met:<3}  {}",
             row.name,
             number(row.ours),
-            if row.peer_name.is_some() { number(row.peer) } else { String::new() },
+            if row.peer_name.is_some() {
+                number(row.peer)
+            } else {
+                String::new()
+            },
             row.unit,
-            row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
+            row.ratio
+                .map(|ratio| format!("{ratio:.2}"))
+                .unwrap_or_default(),
             row.goal.as_deref().unwrap_or_default(),
             row.peer_name.unwrap_or_default(),
         );
     }
-    println!("\n{:<60} {:>7} {:>9} {:>19} {:>8} {:>8}", "each subject", "clients", "1/s", "min - max", "p50 ms", "p99 ms");
+    println!(
+        "\n{:<60} {:>7} {:>9} {:>19} {:>8} {:>8}",
+        "each subject", "clients", "1/s", "min - max", "p50 ms", "p99 ms"
+    );
     for (&(who, route, clients), samples) in &measured.samples {
         let cell = (who, route, clients);
         let rates = || samples.iter().map(|sample| sample.rate);
@@ -207,7 +252,12 @@ pub(crate) fn print(rows: &[Row], measured: &Measured) {
         );
     }
     for (&(who, route, clients), failure) in &measured.failures {
-        println!("\nNO FIGURE for {} {}, {}: {failure}", who.name(), route.name(), count(clients));
+        println!(
+            "\nNO FIGURE for {} {}, {}: {failure}",
+            who.name(),
+            route.name(),
+            count(clients)
+        );
     }
 }
 

@@ -45,7 +45,9 @@ pub(crate) async fn run(
     let mut measured = Measured::default();
     for round in 0..plan.rounds() {
         progress.say(&format!("round {} of {}", round + 1, plan.rounds()));
-        measured.syncs.push(machine::sync_milliseconds(disk, clock)?);
+        measured
+            .syncs
+            .push(machine::sync_milliseconds(disk, clock)?);
         for clients in CLIENTS {
             for route in [Route::Aggregator, Route::Direct] {
                 let mut turn: Vec<&Subject> = subjects
@@ -77,7 +79,7 @@ async fn measure(
     if measured.failures.contains_key(&cell) {
         return Ok(());
     }
-    let label = format!("{} {}, {clients} clients", subject.who.name(), subject.route.name());
+    let label = format!("{}, {clients} clients", subject.label());
     let route = match subject.route {
         Route::Aggregator => "a",
         Route::Direct => "d",
@@ -98,17 +100,27 @@ async fn measure(
             ..load.clone()
         };
         let outcome = load::run(&subject.target, &introduction, clock).await?;
-        subject.cleaning.clean(outcome.names).await.with_context(|| label.clone())?;
+        subject
+            .cleaning
+            .clean(outcome.names)
+            .await
+            .with_context(|| label.clone())?;
     }
     machine::wait_until_quiet(QUIET_PATIENCE, clock).await?;
-    let outcome = load::run(&subject.target, &load, clock).await.with_context(|| label.clone())?;
+    let outcome = load::run(&subject.target, &load, clock)
+        .await
+        .with_context(|| label.clone())?;
     match outcome.sample {
         Ok(sample) => measured.samples.entry(cell).or_default().push(sample),
         Err(error) => {
             measured.failures.insert(cell, format!("{error:#}"));
         },
     }
-    subject.cleaning.clean(outcome.names).await.with_context(|| format!("after {label}"))
+    subject
+        .cleaning
+        .clean(outcome.names)
+        .await
+        .with_context(|| format!("after {label}"))
 }
 
 // === impl Measured ===

@@ -40,9 +40,19 @@ const WRITERS: usize = 16;
 /// Namespace, caller and rights.
 pub(crate) async fn create_caller(client: &Client, groups: &[&str]) -> Result<()> {
     let namespaces = Api::<Namespace>::all(client.clone());
-    apply(&namespaces, NAMESPACE, json!({ "apiVersion": "v1", "kind": "Namespace" })).await?;
+    apply(
+        &namespaces,
+        NAMESPACE,
+        json!({ "apiVersion": "v1", "kind": "Namespace" }),
+    )
+    .await?;
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
-    apply(&accounts, ACCOUNT, json!({ "apiVersion": "v1", "kind": "ServiceAccount" })).await?;
+    apply(
+        &accounts,
+        ACCOUNT,
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount" }),
+    )
+    .await?;
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -58,7 +68,12 @@ pub(crate) async fn create_caller(client: &Client, groups: &[&str]) -> Result<()
             { "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": CRAWLERS },
         ],
     });
-    apply(&Api::<ClusterRoleBinding>::all(client.clone()), CRAWLERS, binding).await
+    apply(
+        &Api::<ClusterRoleBinding>::all(client.clone()),
+        CRAWLERS,
+        binding,
+    )
+    .await
 }
 
 /// The definitions of Proxy and ProxyPool, and one with the schema of a lease, in another group.
@@ -76,8 +91,14 @@ pub(crate) async fn install_definitions(client: &Client) -> Result<()> {
         let name = definition.name_any();
         apply(&definitions, &name, serde_json::to_value(definition)?).await?;
         wait_for(&format!("CRD {name} to be served"), TIMEOUT, async || {
-            let found = definitions.get(&name).await.map_err(api_error("read a CRD"))?;
-            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+            let found = definitions
+                .get(&name)
+                .await
+                .map_err(api_error("read a CRD"))?;
+            let conditions = found
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
             let served = |condition: &_| is_established(condition);
             Ok(conditions.iter().any(served).then_some(()))
         })
@@ -122,7 +143,9 @@ pub(crate) async fn create_fleet(client: &Client, proxies: usize, max_leases: u1
         .create(&PostParams::default(), &serde_json::from_value(pool)?)
         .await
         .context("cannot create the pool")?;
-    let owner = pool.controller_owner_ref(&()).context("the pool has no uid")?;
+    let owner = pool
+        .controller_owner_ref(&())
+        .context("the pool has no uid")?;
     let api = Api::<Proxy>::namespaced(client.clone(), NAMESPACE);
     stream::iter(0..proxies)
         .map(|number| {
@@ -158,7 +181,12 @@ async fn create_proxy(api: Api<Proxy>, object: Value, number: usize) -> Result<(
         })
     };
     // Documentation addresses would not suffice: each proxy comes out at one of its own.
-    let exit = format!("10.{}.{}.{}", number >> 16 & 255, number >> 8 & 255, number & 255);
+    let exit = format!(
+        "10.{}.{}.{}",
+        number >> 16 & 255,
+        number >> 8 & 255,
+        number & 255
+    );
     let status = json!({
         "phase": "Ready",
         "endpoint": created.spec.endpoint,
@@ -173,21 +201,34 @@ async fn create_proxy(api: Api<Proxy>, object: Value, number: usize) -> Result<(
     });
     let fields = object.as_object_mut().context("a Proxy is an object")?;
     fields.insert("status".to_owned(), status);
-    api.replace_status(&name, &PostParams::default(), &serde_json::from_value(object)?)
-        .await
-        .with_context(|| format!("cannot write the status of {name}"))?;
+    api.replace_status(
+        &name,
+        &PostParams::default(),
+        &serde_json::from_value(object)?,
+    )
+    .await
+    .with_context(|| format!("cannot write the status of {name}"))?;
     Ok(())
 }
 
 /// Headers with which kube-apiserver would forward a request of the ServiceAccount.
 pub(crate) async fn account_headers(client: &Client) -> Result<Vec<(&'static str, String)>> {
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), NAMESPACE);
-    let account = accounts.get(ACCOUNT).await.context("cannot read the ServiceAccount")?;
+    let account = accounts
+        .get(ACCOUNT)
+        .await
+        .context("cannot read the ServiceAccount")?;
     Ok(vec![
-        ("x-remote-user", format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}")),
+        (
+            "x-remote-user",
+            format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}"),
+        ),
         ("x-remote-uid", account.uid().unwrap_or_default()),
         ("x-remote-group", "system:serviceaccounts".to_owned()),
-        ("x-remote-group", format!("system:serviceaccounts:{NAMESPACE}")),
+        (
+            "x-remote-group",
+            format!("system:serviceaccounts:{NAMESPACE}"),
+        ),
         ("x-remote-group", "system:authenticated".to_owned()),
         (
             "x-remote-extra-authentication.kubernetes.io%2fcredential-id",
@@ -198,10 +239,8 @@ pub(crate) async fn account_headers(client: &Client) -> Result<Vec<(&'static str
 
 /// Waits until lease-apiserver shows every member of the fleet as accepting.
 pub(crate) async fn wait_for_endpoints(cluster: &Cluster, proxies: usize) -> Result<()> {
-    let api = Api::<crawl_api::endpoint::ProxyEndpoint>::namespaced(
-        cluster.client().await?,
-        NAMESPACE,
-    );
+    let api =
+        Api::<crawl_api::endpoint::ProxyEndpoint>::namespaced(cluster.client().await?, NAMESPACE);
     let mut seen = BTreeMap::new();
     let waited = wait_for("lease-apiserver to know the fleet", TIMEOUT, async || {
         cluster.check_running()?;
@@ -214,11 +253,16 @@ pub(crate) async fn wait_for_endpoints(cluster: &Cluster, proxies: usize) -> Res
         }
         Ok((seen.get(&true) == Some(&proxies)).then_some(()))
     });
-    waited.await.with_context(|| format!("of {proxies}: {seen:?}"))
+    waited
+        .await
+        .with_context(|| format!("of {proxies}: {seen:?}"))
 }
 
 fn api_error(action: &'static str) -> impl FnOnce(kube::Error) -> devcluster::Error {
-    move |source| devcluster::Error::Api { action: action.to_owned(), source: Box::new(source) }
+    move |source| devcluster::Error::Api {
+        action: action.to_owned(),
+        source: Box::new(source),
+    }
 }
 
 async fn apply<K>(api: &Api<K>, name: &str, mut object: Value) -> Result<()>
@@ -227,8 +271,12 @@ where
 {
     let fields = object.as_object_mut().context("not an object")?;
     fields.insert("metadata".to_owned(), json!({ "name": name }));
-    api.patch(name, &PatchParams::apply("bench").force(), &Patch::Apply(object))
-        .await
-        .with_context(|| format!("cannot apply {name}"))
-        .map(drop)
+    api.patch(
+        name,
+        &PatchParams::apply("bench").force(),
+        &Patch::Apply(object),
+    )
+    .await
+    .with_context(|| format!("cannot apply {name}"))
+    .map(drop)
 }

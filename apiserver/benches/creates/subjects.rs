@@ -2,14 +2,14 @@
 //! again.
 
 use anyhow::{Context as _, Result};
-use devcluster::{Cluster, Registered, SampleApiserver};
+use devcluster::{Cluster, SampleApiserver};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
 use crate::instant;
 use crate::load::{self, Connections, NAME, Server, Target};
-use crate::setup::{ACCOUNT, CRAWLERS, CRD_GROUP, NAMESPACE, POOL};
+use crate::setup::{CRAWLERS, CRD_GROUP, NAMESPACE, POOL};
 
 /// What kube-apiserver opens to one backend under 64 concurrent requests: seen on this control plane.
 const AGGREGATOR_CONNECTIONS: usize = 2;
@@ -109,6 +109,15 @@ impl Route {
     }
 }
 
+// === impl Subject ===
+
+impl Subject {
+    /// Server and route.
+    pub(crate) fn label(&self) -> String {
+        format!("{} {}", self.who.name(), self.route.name())
+    }
+}
+
 // === impl Cleaning ===
 
 impl Cleaning {
@@ -146,7 +155,10 @@ impl Parts<'_> {
 
         let ours = direct(self.lease_port, &lease_path, &lease)?;
         let mut many = ours.clone();
-        many.headers = headers(&[("x-remote-group", CRAWLERS), ("x-remote-group", "system:authenticated")])?;
+        many.headers = headers(&[
+            ("x-remote-group", CRAWLERS),
+            ("x-remote-group", "system:authenticated"),
+        ])?;
         many.identities = (0..IDENTITIES)
             .map(|number| HeaderValue::from_str(&format!("bench:crawler-{number:04}")))
             .collect::<Result<_, _>>()?;
@@ -165,18 +177,48 @@ impl Parts<'_> {
         };
         let (aggregator, straight) = (Route::Aggregator, Route::Direct);
         let mut subjects = vec![
-            subject(Who::Ours, aggregator, through(&lease_path, &lease)?, &lease_cleaning),
-            subject(Who::Instant, aggregator, through(&instant_path, &instant)?, &forget),
-            subject(Who::Crd, aggregator, through(&crd_path, &crd)?, &Cleaning::Each(self.administrator(&crd_path)?)),
-            subject(Who::Sample, aggregator, through(&sample_path, &flunder)?, &sample_cleaning),
+            subject(
+                Who::Ours,
+                aggregator,
+                through(&lease_path, &lease)?,
+                &lease_cleaning,
+            ),
+            subject(
+                Who::Instant,
+                aggregator,
+                through(&instant_path, &instant)?,
+                &forget,
+            ),
+            subject(
+                Who::Crd,
+                aggregator,
+                through(&crd_path, &crd)?,
+                &Cleaning::Each(self.administrator(&crd_path)?),
+            ),
+            subject(
+                Who::Sample,
+                aggregator,
+                through(&sample_path, &flunder)?,
+                &sample_cleaning,
+            ),
             subject(Who::Ours, straight, ours, &lease_cleaning),
             Subject {
                 clients: &CLIENTS[2..],
                 introduce: Some(IDENTITIES),
                 ..subject(Who::OursManyIdentities, straight, many, &lease_cleaning)
             },
-            subject(Who::Instant, straight, direct(self.instant_port, &instant_path, &instant)?, &forget),
-            subject(Who::Sample, straight, direct(sample_port, &sample_path, &flunder)?, &sample_cleaning),
+            subject(
+                Who::Instant,
+                straight,
+                direct(self.instant_port, &instant_path, &instant)?,
+                &forget,
+            ),
+            subject(
+                Who::Sample,
+                straight,
+                direct(sample_port, &sample_path, &flunder)?,
+                &sample_cleaning,
+            ),
         ];
         for subject in &mut subjects {
             match subject.who {
@@ -189,7 +231,10 @@ impl Parts<'_> {
 
     fn sample_port(&self) -> Result<u16> {
         let url = &self.sample.url;
-        let port = url.rsplit(':').next().context("the URL of sample-apiserver has no port")?;
+        let port = url
+            .rsplit(':')
+            .next()
+            .context("the URL of sample-apiserver has no port")?;
         port.parse().with_context(|| format!("no port in {url}"))
     }
 
@@ -207,8 +252,11 @@ impl Parts<'_> {
     }
 
     fn direct(&self, port: u16, path: &str, body: &str) -> Result<Target> {
-        let account: Vec<_> =
-            self.account.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let account: Vec<_> = self
+            .account
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
         self.as_front_proxy(port, path, body, headers(&account)?)
     }
 
@@ -238,19 +286,14 @@ impl Parts<'_> {
         })
     }
 
+    /// An administrator at kube-apiserver.
     fn administrator(&self, path: &str) -> Result<Target> {
-        let pair = self.cluster.client_ca().client("bench:cleaner", &["system:masters"])?;
+        let ca = self.cluster.client_ca();
+        let pair = ca.client("bench:cleaner", &["system:masters"])?;
         Ok(Target {
-            server: Server::new(
-                port_of(self.cluster)?,
-                self.cluster.client_ca().pem(),
-                Some(&pair),
-            )?,
+            server: Server::new(port_of(self.cluster)?, ca.pem(), Some(&pair))?,
+            headers: HeaderMap::new(),
             ..self.through_aggregator(path, NAME)?
-        })
-        .map(|mut target| {
-            target.headers.clear();
-            target
         })
     }
 }
@@ -280,16 +323,9 @@ fn headers(pairs: &[(&str, &str)]) -> Result<HeaderMap> {
 
 fn port_of(cluster: &Cluster) -> Result<u16> {
     let url = cluster.url();
-    let port = url.rsplit(':').next().context("the URL of the cluster has no port")?;
+    let port = url
+        .rsplit(':')
+        .next()
+        .context("the URL of the cluster has no port")?;
     port.parse().with_context(|| format!("no port in {url}"))
-}
-
-/// What the CA of an aggregated API signed, as files.
-pub(crate) fn serving_files(registered: &Registered) -> [&std::path::Path; 2] {
-    [&registered.files.cert, &registered.files.key]
-}
-
-/// Who holds the leases when requests come directly.
-pub(crate) fn holder() -> String {
-    format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}")
 }

@@ -54,10 +54,16 @@ impl Denial {
     pub fn to_error(&self, gr: &GroupResource, name: &str, want: &Want, now: Duration) -> ApiError {
         let (total, proxies) = (self.candidates, plural(self.candidates));
         let message = if total == 0 {
-            format!("no proxy can be leased: there are no proxies {}", want.candidates)
+            format!(
+                "no proxy can be leased: there are no proxies {}",
+                want.candidates
+            )
         } else {
-            let counts: Vec<_> =
-                self.counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            let counts: Vec<_> = self
+                .counts
+                .iter()
+                .map(|(reason, count)| format!("{count} {reason}"))
+                .collect();
             format!(
                 "no proxy can be leased: of {total} {proxies} {}, {}; try again in {} s",
                 want.candidates,
@@ -107,7 +113,9 @@ impl State {
     pub(super) fn explain(&mut self, want: &Want, now: Duration) -> Explanation {
         let mut denial = Denial::default();
         for id in self.fleet.candidates(&want.candidates) {
-            let Some(entry) = self.fleet.get(id) else { continue };
+            let Some(entry) = self.fleet.get(id) else {
+                continue;
+            };
             if entry.broken {
                 return Explanation::Unsettled;
             }
@@ -127,7 +135,9 @@ impl State {
 
     /// The first thing that excludes a candidate, and when it is over.
     fn obstacle(&self, entry: &Entry, want: &Want) -> (&'static str, Option<Duration>) {
-        let Some(facts) = &entry.facts else { return (denial::DRAINING, None) };
+        let Some(facts) = &entry.facts else {
+            return (denial::DRAINING, None);
+        };
         if let Err(why) = facts.accepting {
             return (why.reason(), None);
         }
@@ -138,7 +148,10 @@ impl State {
         if !facts.serves(target) {
             return (denial::TARGET_NOT_ALLOWED, None);
         }
-        let slots = Limit { taken: entry.taken(), max: facts.max_leases };
+        let slots = Limit {
+            taken: entry.taken(),
+            max: facts.max_leases,
+        };
         let shared = target.map(|target| {
             let (taken, max) = self.fleet.target_load(entry, target);
             (target, Limit { taken, max })
@@ -147,6 +160,11 @@ impl State {
         let slot_free = self.over_at(slots.excess(), granted);
         let target_free = match shared {
             None => Some(Duration::ZERO),
+            Some((target, limit))
+                if limit.excess() > 0 && self.fleet.is_releasing(entry, target) =>
+            {
+                Some(Duration::ZERO)
+            },
             Some((target, limit)) => {
                 self.over_at(limit.excess(), self.fleet.target_leases(entry, target))
             },
@@ -164,9 +182,13 @@ impl State {
 
     /// When `count` of these leases will have ended; `None` when fewer have an end.
     fn over_at<'a>(&self, count: usize, leases: impl Iterator<Item = &'a str>) -> Option<Duration> {
-        let Some(last) = count.checked_sub(1) else { return Some(Duration::ZERO) };
-        let mut ends: Vec<_> =
-            leases.filter_map(|uid| self.leases.get(uid)).map(Tracked::due).collect();
+        let Some(last) = count.checked_sub(1) else {
+            return Some(Duration::ZERO);
+        };
+        let mut ends: Vec<_> = leases
+            .filter_map(|uid| self.leases.get(uid))
+            .map(Tracked::due)
+            .collect();
         if last >= ends.len() {
             return None;
         }

@@ -24,8 +24,10 @@ pub(super) struct Entry {
     pub(super) version: u64,
     /// Transactions on their way.
     pub(super) in_flight: usize,
-    /// Releases among them: their slots may still be taken.
-    pub(super) releasing: usize,
+    /// Targets of releases on their way, or in doubt. The slot can be granted again at once, because the
+    /// grant comes after the release in this proxy's chain; the target is behind other proxies of
+    /// the exit too, which have chains of their own, so it counts until the release is durable.
+    pub(super) releasing: Vec<Option<Arc<str>>>,
     /// A transaction did not commit, so `record` may be wrong: nothing is granted until it was
     /// read again.
     pub(super) broken: bool,
@@ -51,7 +53,7 @@ impl Entry {
             record: GrantsRecord::default(),
             version: 0,
             in_flight: 0,
-            releasing: 0,
+            releasing: Vec::new(),
             broken: false,
             held: Vec::new(),
             groups: Vec::new(),
@@ -67,35 +69,49 @@ impl Entry {
 
     /// Leases that may hold a slot according to the store, now or in a moment.
     pub(super) fn active(&self) -> usize {
-        self.record.holders.len() + self.releasing
+        self.record.holders.len() + self.releasing.len()
     }
 
-    /// Targets of all slots that are taken.
+    /// Targets of all slots that are, or may be, taken.
     pub(super) fn targets(&self) -> impl Iterator<Item = &Arc<str>> {
-        let granted = self.record.holders.iter().filter_map(|grant| grant.target.as_ref());
-        granted.chain(self.held.iter().flatten())
+        let granted = self
+            .record
+            .holders
+            .iter()
+            .filter_map(|grant| grant.target.as_ref());
+        granted
+            .chain(self.held.iter().flatten())
+            .chain(self.releasing.iter().flatten())
     }
 
     pub(super) fn is_free(&self) -> bool {
         !self.broken
-            && self.facts.as_ref().is_some_and(|facts| {
-                facts.accepting.is_ok() && self.taken() < facts.max_leases
-            })
+            && self
+                .facts
+                .as_ref()
+                .is_some_and(|facts| facts.accepting.is_ok() && self.taken() < facts.max_leases)
     }
 
     pub(super) fn holder(&self, lease_uid: &str) -> Option<&Grant> {
-        self.record.holders.iter().find(|grant| &*grant.lease_uid == lease_uid)
+        self.record
+            .holders
+            .iter()
+            .find(|grant| &*grant.lease_uid == lease_uid)
     }
 
     /// Writes what the facts say into the record; whether that changed it.
     pub(super) fn sync_limits(&mut self) -> bool {
         let (accepting, max_leases, revision) = match &self.facts {
-            Some(facts) => (facts.accepting.is_ok(), facts.max_leases, facts.resource_version),
+            Some(facts) => (
+                facts.accepting.is_ok(),
+                facts.max_leases,
+                facts.resource_version,
+            ),
             None => (false, 0, self.record.observed_proxy_rv),
         };
         let record = &mut self.record;
-        let changed = self.version == 0
-            || (record.accepting, record.max_leases) != (accepting, max_leases);
+        let changed =
+            self.version == 0 || (record.accepting, record.max_leases) != (accepting, max_leases);
         if let Some(facts) = &self.facts {
             record.namespace = Arc::clone(&facts.namespace);
             record.name = Arc::clone(&facts.name);

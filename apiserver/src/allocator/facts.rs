@@ -33,7 +33,10 @@ pub struct PoolFacts {
 }
 
 /// What a proxy without a pool, or whose pool is unknown, is leased by.
-pub const NO_POOL: PoolFacts = PoolFacts { policy: LeasePolicy::LeastLoaded, per_target: 1 };
+pub const NO_POOL: PoolFacts = PoolFacts {
+    policy: LeasePolicy::LeastLoaded,
+    per_target: 1,
+};
 
 /// What happens to the leases of a proxy because of its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +114,10 @@ impl ProxyFacts {
                 namespace: Arc::clone(&namespace),
                 name: owner.name.as_str().into(),
             });
-        let latency = proxy.status.as_ref().and_then(|status| status.latency_milliseconds);
+        let latency = proxy
+            .status
+            .as_ref()
+            .and_then(|status| status.latency_milliseconds);
         Some(Self {
             uid: proxy.metadata.uid.as_deref()?.into(),
             name: proxy.metadata.name.as_deref()?.into(),
@@ -136,14 +142,23 @@ impl ProxyFacts {
     pub fn serves(&self, target: Option<&str>) -> bool {
         let covers = |domain: &String, target: &str| {
             target == domain
-                || target.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
+                || target
+                    .strip_suffix(domain.as_str())
+                    .is_some_and(|rest| rest.ends_with('.'))
         };
         match target {
             None => self.allowed_targets.is_empty(),
             Some(target) => {
                 let allowed = self.allowed_targets.is_empty()
-                    || self.allowed_targets.iter().any(|domain| covers(domain, target));
-                allowed && !self.denied_targets.iter().any(|domain| covers(domain, target))
+                    || self
+                        .allowed_targets
+                        .iter()
+                        .any(|domain| covers(domain, target));
+                allowed
+                    && !self
+                        .denied_targets
+                        .iter()
+                        .any(|domain| covers(domain, target))
             },
         }
     }
@@ -155,7 +170,10 @@ impl ProxyFacts {
 
     /// How a client speaks to it.
     pub fn scheme(&self) -> Scheme {
-        self.endpoint.as_ref().map(|endpoint| endpoint.scheme).unwrap_or_default()
+        self.endpoint
+            .as_ref()
+            .map(|endpoint| endpoint.scheme)
+            .unwrap_or_default()
     }
 }
 
@@ -172,25 +190,40 @@ fn fate(proxy: &Proxy, known: Option<&Fate>, now: Timestamp) -> Fate {
     let provisioned = proxy.condition(conditions::PROVISIONED);
     if let Some(lost) = provisioned.filter(|condition| condition.status == "False") {
         if lost.reason == conditions::REASON_PREEMPTED {
-            return Fate::Revoke { reason: conditions::REASON_PREEMPTED };
+            return Fate::Revoke {
+                reason: conditions::REASON_PREEMPTED,
+            };
         }
         if lost.reason == conditions::REASON_INSTANCE_LOST {
-            return Fate::Revoke { reason: conditions::REASON_INSTANCE_LOST };
+            return Fate::Revoke {
+                reason: conditions::REASON_INSTANCE_LOST,
+            };
         }
     }
     if proxy.is_marked_for_drain() {
         let begun = match (proxy.condition(conditions::DRAINED), known) {
             (Some(drained), _) => drained.last_transition_time.0,
-            (None, Some(Fate::Drain { deadline })) => return Fate::Drain { deadline: *deadline },
-            (None, _) => proxy.metadata.deletion_timestamp.as_ref().map_or(now, |time| time.0),
+            (None, Some(Fate::Drain { deadline })) => {
+                return Fate::Drain {
+                    deadline: *deadline,
+                };
+            },
+            (None, _) => proxy
+                .metadata
+                .deletion_timestamp
+                .as_ref()
+                .map_or(now, |time| time.0),
         };
         let timeout: Duration = proxy.drain_timeout();
         let deadline = begun.checked_add(timeout).unwrap_or(Timestamp::MAX);
         return Fate::Drain { deadline };
     }
     match proxy.accepts_leases() {
-        Err(NotAccepting::Unhealthy) => Fate::Warn { reason: NotAccepting::Unhealthy.reason() },
-        Ok(()) | Err(NotAccepting::Draining | NotAccepting::Cordoned | NotAccepting::Unleasable) => {
+        Err(NotAccepting::Unhealthy) => Fate::Warn {
+            reason: NotAccepting::Unhealthy.reason(),
+        },
+        Ok(())
+        | Err(NotAccepting::Draining | NotAccepting::Cordoned | NotAccepting::Unleasable) => {
             Fate::Keep
         },
     }
@@ -214,7 +247,15 @@ mod tests {
 
     #[test]
     fn latency_is_rounded_up_to_a_power_of_two() {
-        let given = [None, Some(-5), Some(0), Some(1), Some(3), Some(64), Some(65)];
+        let given = [
+            None,
+            Some(-5),
+            Some(0),
+            Some(1),
+            Some(3),
+            Some(64),
+            Some(65),
+        ];
         assert_eq!(given.map(bucket), [0, 0, 0, 1, 4, 64, 128]);
     }
 
@@ -227,7 +268,10 @@ mod tests {
         assert!(facts.serves(Some("shop.example.com")));
         assert!(!facts.serves(Some("notexample.com")));
         assert!(!facts.serves(Some("bad.example.com")));
-        assert!(!facts.serves(None), "an allow list serves nobody who does not say for what");
+        assert!(
+            !facts.serves(None),
+            "an allow list serves nobody who does not say for what"
+        );
     }
 
     #[test]

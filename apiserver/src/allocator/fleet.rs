@@ -101,7 +101,11 @@ impl Fleet {
         self.last_id += 1;
         let id = self.last_id;
         let entry = Entry::new(Arc::clone(uid));
-        self.exits.entry(Arc::clone(&entry.exit)).or_default().members.insert(id);
+        self.exits
+            .entry(Arc::clone(&entry.exit))
+            .or_default()
+            .members
+            .insert(id);
         self.entries.insert(id, entry);
         self.ids.insert(Arc::clone(uid), id);
         id
@@ -143,7 +147,9 @@ impl Fleet {
 
     /// Takes note of a proxy's state, or with `None` of its end.
     pub(super) fn set_facts(&mut self, id: ProxyId, facts: Option<ProxyFacts>) {
-        let Some(mut entry) = self.entries.remove(&id) else { return };
+        let Some(mut entry) = self.entries.remove(&id) else {
+            return;
+        };
         for group in std::mem::take(&mut entry.groups) {
             if let Some(group) = self.groups.get_mut(&group) {
                 group.leave(id, &entry);
@@ -154,11 +160,18 @@ impl Fleet {
         entry.exit = entry.exit_by_facts();
         self.join_exit(id, &entry);
         if let Some(facts) = &entry.facts {
-            entry.groups.push(self.group(&Candidates::Namespace(Arc::clone(&facts.namespace))));
+            entry
+                .groups
+                .push(self.group(&Candidates::Namespace(Arc::clone(&facts.namespace))));
             if let Some(pool) = &facts.pool {
-                entry.groups.push(self.group(&Candidates::Pool(pool.clone())));
+                entry
+                    .groups
+                    .push(self.group(&Candidates::Pool(pool.clone())));
             }
-            let labelled = self.label_groups.iter().filter(|group| group.matches(facts));
+            let labelled = self
+                .label_groups
+                .iter()
+                .filter(|group| group.matches(facts));
             entry.groups.extend(labelled.map(|group| group.id));
         }
         for group in &entry.groups {
@@ -181,15 +194,52 @@ impl Fleet {
         self.load(id, target.as_ref(), true);
     }
 
-    /// Takes a lease off a proxy.
+    /// Takes a lease off a proxy; until [`Fleet::released`] it still counts for its target.
     pub(super) fn ungrant(&mut self, id: ProxyId, lease_uid: &str) -> Option<Grant> {
         let entry = self.entries.get_mut(&id)?;
-        let at = entry.record.holders.iter().position(|grant| &*grant.lease_uid == lease_uid)?;
+        let at = entry
+            .record
+            .holders
+            .iter()
+            .position(|grant| &*grant.lease_uid == lease_uid)?;
         let grant = entry.record.holders.remove(at);
         self.releases += 1;
         entry.note_release(grant.target.as_ref(), self.releases);
-        self.load(id, grant.target.as_ref(), false);
+        entry.releasing.push(grant.target.clone());
+        self.reindex(id);
+        self.improved = true;
         Some(grant)
+    }
+
+    /// A release is durable.
+    pub(super) fn released(&mut self, id: ProxyId, target: Option<&Arc<str>>) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        if let Some(at) = entry
+            .releasing
+            .iter()
+            .position(|given| given.as_ref() == target)
+        {
+            entry.releasing.swap_remove(at);
+            self.load(id, target, false);
+        }
+    }
+
+    /// Whether a release for a target is on its way behind the exit of a proxy.
+    pub(super) fn is_releasing(&self, entry: &Entry, target: &str) -> bool {
+        let members = self
+            .exits
+            .get(&entry.exit)
+            .into_iter()
+            .flat_map(|exit| &exit.members);
+        members.filter_map(|id| self.entries.get(id)).any(|entry| {
+            entry
+                .releasing
+                .iter()
+                .flatten()
+                .any(|given| &**given == target)
+        })
     }
 
     /// Keeps a slot for a waiter.
@@ -202,7 +252,9 @@ impl Fleet {
 
     /// Gives a kept slot back.
     pub(super) fn unhold(&mut self, id: ProxyId, target: Option<&Arc<str>>) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         if let Some(at) = entry.held.iter().position(|held| held.as_ref() == target) {
             entry.held.swap_remove(at);
             self.load(id, target, false);
@@ -211,14 +263,26 @@ impl Fleet {
 
     /// Puts what the store has in the place of what was expected.
     pub(super) fn replace_record(&mut self, id: ProxyId, record: GrantsRecord, version: u64) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         entry.version = version;
         entry.broken = false;
         let old = std::mem::replace(&mut entry.record, record);
-        let new: Vec<_> =
-            entry.record.holders.iter().map(|grant| grant.target.clone()).collect();
-        for grant in old.holders {
-            self.load(id, grant.target.as_ref(), false);
+        let releasing = std::mem::take(&mut entry.releasing);
+        let new: Vec<_> = entry
+            .record
+            .holders
+            .iter()
+            .map(|grant| grant.target.clone())
+            .collect();
+        for target in old
+            .holders
+            .into_iter()
+            .map(|grant| grant.target)
+            .chain(releasing)
+        {
+            self.load(id, target.as_ref(), false);
         }
         for target in new {
             self.load(id, target.as_ref(), true);
@@ -248,11 +312,16 @@ impl Fleet {
         let mut best: Option<Rank> = None;
         let mut peers = 0;
         for rank in group.free.iter(want.schemes) {
-            let Some(entry) = self.entries.get(&rank.proxy) else { continue };
+            let Some(entry) = self.entries.get(&rank.proxy) else {
+                continue;
+            };
             if !self.is_eligible(entry, want.target.as_ref()) {
                 continue;
             }
-            let rank = Rank { released: entry.released(want.target.as_deref()), ..rank };
+            let rank = Rank {
+                released: entry.released(want.target.as_deref()),
+                ..rank
+            };
             match best {
                 Some(found) if !found.is_peer(&rank) => break,
                 Some(found) if found <= rank => {},
@@ -269,13 +338,19 @@ impl Fleet {
     /// The proxies among which a want may be served.
     pub(super) fn candidates(&mut self, candidates: &Candidates) -> Vec<ProxyId> {
         let id = self.group(candidates);
-        self.groups.get(&id).map(|group| group.members.iter().copied().collect()).unwrap_or_default()
+        self.groups
+            .get(&id)
+            .map(|group| group.members.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Leases for a target behind the exit of a proxy, and how many there may be.
     pub(super) fn target_load(&self, entry: &Entry, target: &str) -> (usize, usize) {
         let exit = self.exits.get(&entry.exit);
-        let load = exit.and_then(|exit| exit.load.get(target)).copied().unwrap_or(0);
+        let load = exit
+            .and_then(|exit| exit.load.get(target))
+            .copied()
+            .unwrap_or(0);
         (load, self.per_target(entry))
     }
 
@@ -285,7 +360,11 @@ impl Fleet {
         entry: &Entry,
         target: &'a str,
     ) -> impl Iterator<Item = &'a str> {
-        let members = self.exits.get(&entry.exit).into_iter().flat_map(|exit| &exit.members);
+        let members = self
+            .exits
+            .get(&entry.exit)
+            .into_iter()
+            .flat_map(|exit| &exit.members);
         members
             .filter_map(|id| self.entries.get(id))
             .flat_map(|entry| &entry.record.holders)
@@ -295,7 +374,9 @@ impl Fleet {
 
     /// Puts a proxy where it belongs in every order, after a change of [`Entry`] by itself.
     pub(super) fn reindex(&mut self, id: ProxyId) {
-        let Some(entry) = self.entries.get(&id) else { return };
+        let Some(entry) = self.entries.get(&id) else {
+            return;
+        };
         let place = |group: &Group, target: Option<&str>| {
             let facts = entry.facts.as_ref()?;
             let (taken, bucket) = (entry.taken(), facts.latency_bucket);
@@ -306,8 +387,12 @@ impl Fleet {
         let exit = self.exits.get(&entry.exit);
         let per_target = self.per_target(entry);
         for group in &entry.groups {
-            let Some(group) = self.groups.get_mut(group) else { continue };
-            group.free.set(id, if free { place(group, None) } else { None });
+            let Some(group) = self.groups.get_mut(group) else {
+                continue;
+            };
+            group
+                .free
+                .set(id, if free { place(group, None) } else { None });
             let mut views = std::mem::take(&mut group.views);
             views.retain(|target, view| {
                 let target = target.as_deref();
@@ -315,7 +400,10 @@ impl Fleet {
                     return false;
                 }
                 let eligible = free
-                    && entry.facts.as_ref().is_some_and(|facts| facts.serves(target))
+                    && entry
+                        .facts
+                        .as_ref()
+                        .is_some_and(|facts| facts.serves(target))
                     && is_below(exit, target, per_target);
                 view.set(id, if eligible { place(group, target) } else { None });
                 true
@@ -325,7 +413,11 @@ impl Fleet {
     }
 
     fn reindex_exit(&mut self, exit: &Arc<str>) {
-        let members = self.exits.get(exit).map(|exit| exit.members.clone()).unwrap_or_default();
+        let members = self
+            .exits
+            .get(exit)
+            .map(|exit| exit.members.clone())
+            .unwrap_or_default();
         for id in members {
             self.reindex(id);
         }
@@ -333,9 +425,13 @@ impl Fleet {
 
     /// Counts a lease in or out, and puts all that it concerns where it belongs.
     fn load(&mut self, id: ProxyId, target: Option<&Arc<str>>, more: bool) {
-        let Some(entry) = self.entries.get(&id) else { return };
+        let Some(entry) = self.entries.get(&id) else {
+            return;
+        };
         self.improved |= !more;
-        let Some(target) = target else { return self.reindex(id) };
+        let Some(target) = target else {
+            return self.reindex(id);
+        };
         for group in &entry.groups {
             if let Some(group) = self.groups.get_mut(group) {
                 count(&mut group.load, target, more);
@@ -350,12 +446,17 @@ impl Fleet {
 
     fn per_target(&self, entry: &Entry) -> usize {
         let pool = entry.facts.as_ref().and_then(|facts| facts.pool.as_ref());
-        pool.and_then(|pool| self.pools.get(pool)).unwrap_or(&NO_POOL).per_target
+        pool.and_then(|pool| self.pools.get(pool))
+            .unwrap_or(&NO_POOL)
+            .per_target
     }
 
     fn is_eligible(&self, entry: &Entry, target: Option<&Arc<str>>) -> bool {
         let target = target.map(|target| &**target);
-        entry.facts.as_ref().is_some_and(|facts| facts.serves(target))
+        entry
+            .facts
+            .as_ref()
+            .is_some_and(|facts| facts.serves(target))
             && is_below(self.exits.get(&entry.exit), target, self.per_target(entry))
     }
 
@@ -390,7 +491,12 @@ impl Fleet {
         {
             let oldest = self.label_groups.swap_remove(oldest);
             self.group_ids.remove(&oldest.candidates);
-            for member in self.groups.remove(&oldest.id).into_iter().flat_map(|g| g.members) {
+            for member in self
+                .groups
+                .remove(&oldest.id)
+                .into_iter()
+                .flat_map(|g| g.members)
+            {
                 if let Some(entry) = self.entries.get_mut(&member) {
                     entry.groups.retain(|group| *group != oldest.id);
                 }
@@ -404,10 +510,16 @@ impl Fleet {
             used: self.wants,
         };
         let all = self.group(&Candidates::Namespace(Arc::clone(namespace)));
-        let members = self.groups.get(&all).map(|group| group.members.clone()).unwrap_or_default();
+        let members = self
+            .groups
+            .get(&all)
+            .map(|group| group.members.clone())
+            .unwrap_or_default();
         let mut joined = Vec::new();
         for member in members {
-            let Some(entry) = self.entries.get_mut(&member) else { continue };
+            let Some(entry) = self.entries.get_mut(&member) else {
+                continue;
+            };
             if entry.facts.as_ref().is_some_and(|facts| new.matches(facts)) {
                 entry.groups.push(id);
                 joined.push(member);
@@ -423,7 +535,9 @@ impl Fleet {
     }
 
     fn ensure_view(&mut self, id: GroupId, target: Option<&Arc<str>>) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
         let target = target.cloned();
         if !group.is_busy(target.as_deref(), MANY)
             || group.views.len() >= MAX_VIEWS
@@ -446,7 +560,9 @@ impl Fleet {
     }
 
     fn leave_exit(&mut self, id: ProxyId, entry: &Entry) {
-        let Some(exit) = self.exits.get_mut(&entry.exit) else { return };
+        let Some(exit) = self.exits.get_mut(&entry.exit) else {
+            return;
+        };
         exit.members.remove(&id);
         for target in entry.targets() {
             count(&mut exit.load, target, false);
@@ -486,7 +602,10 @@ impl Group {
 
     /// Whether so many members may have to be skipped for a target.
     fn is_busy(&self, target: Option<&str>, many: usize) -> bool {
-        let load = target.and_then(|target| self.load.get(target)).copied().unwrap_or(0);
+        let load = target
+            .and_then(|target| self.load.get(target))
+            .copied()
+            .unwrap_or(0);
         load + self.restricted >= many
     }
 
@@ -506,8 +625,11 @@ impl Group {
 
     fn tally(&mut self, entry: &Entry, more: bool) {
         if entry.facts.as_ref().is_some_and(ProxyFacts::is_restricted) {
-            self.restricted =
-                if more { self.restricted + 1 } else { self.restricted.saturating_sub(1) };
+            self.restricted = if more {
+                self.restricted + 1
+            } else {
+                self.restricted.saturating_sub(1)
+            };
         }
         for target in entry.targets() {
             count(&mut self.load, target, more);
@@ -520,6 +642,9 @@ impl Group {
 impl LabelGroup {
     fn matches(&self, facts: &ProxyFacts) -> bool {
         facts.namespace == self.namespace
-            && self.selector.as_ref().is_some_and(|selector| selector.matches(&facts.labels))
+            && self
+                .selector
+                .as_ref()
+                .is_some_and(|selector| selector.matches(&facts.labels))
     }
 }

@@ -100,7 +100,10 @@ impl Leases {
         let uid = Arc::clone(&tracked.key.uid);
         self.timers.insert((tracked.due(), Arc::clone(&uid)));
         if let Some(pod) = &tracked.pod_uid {
-            self.by_pod.entry(Arc::clone(pod)).or_default().insert(Arc::clone(&uid));
+            self.by_pod
+                .entry(Arc::clone(pod))
+                .or_default()
+                .insert(Arc::clone(&uid));
         }
         if let Some(request) = &tracked.request {
             let made = Request::Made(Arc::clone(&tracked.key.name));
@@ -111,7 +114,8 @@ impl Leases {
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<Tracked> {
         let tracked = self.by_uid.remove(uid)?;
-        self.timers.remove(&(tracked.due(), Arc::clone(&tracked.key.uid)));
+        self.timers
+            .remove(&(tracked.due(), Arc::clone(&tracked.key.uid)));
         if let Some(pod) = &tracked.pod_uid
             && let Some(uids) = self.by_pod.get_mut(pod)
         {
@@ -156,7 +160,9 @@ impl Leases {
     /// Leases bound to a pod.
     pub(super) fn of_pod(&self, pod: &str) -> Vec<LeaseKey> {
         let uids = self.by_pod.get(pod).into_iter().flatten();
-        uids.filter_map(|uid| self.by_uid.get(uid)).map(|tracked| tracked.key.clone()).collect()
+        uids.filter_map(|uid| self.by_uid.get(uid))
+            .map(|tracked| tracked.key.clone())
+            .collect()
     }
 
     /// Uids of all pods that leases are bound to.

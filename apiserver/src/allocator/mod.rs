@@ -13,9 +13,9 @@ pub mod leases;
 mod ordered;
 pub mod record;
 mod state;
+pub mod testing;
 #[cfg(test)]
 mod tests;
-pub mod testing;
 mod ticket;
 pub mod view;
 mod waiters;
@@ -37,8 +37,8 @@ use self::facts::{Fate, PoolFacts, PoolKey, ProxyFacts};
 use self::leases::{LeaseKey, Request, RequestKey, Tracked};
 pub use self::ordered::SchemeSet;
 use self::record::{Grant, GrantsRecord};
-use self::state::{Outcome, Releasing, State};
 pub use self::state::{NewLease, Slot};
+use self::state::{Outcome, Releasing, State};
 pub use self::ticket::{RequestClaim, Ticket};
 use self::want::Want;
 
@@ -143,7 +143,11 @@ pub struct Totals {
 impl Allocator {
     /// Knows nothing yet.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), clock, bells: Bells::default() })
+        Arc::new(Self {
+            state: Mutex::default(),
+            clock,
+            bells: Bells::default(),
+        })
     }
 
     /// Where tasks wait for work.
@@ -239,7 +243,11 @@ impl Allocator {
     /// Uids of all proxies known, gone ones with leases included.
     pub fn proxy_uids(&self) -> Vec<Arc<str>> {
         let state = self.state.lock();
-        state.fleet.iter().map(|(_, entry)| Arc::clone(&entry.uid)).collect()
+        state
+            .fleet
+            .iter()
+            .map(|(_, entry)| Arc::clone(&entry.uid))
+            .collect()
     }
 
     /// What the store says about a lease, at start or when a transaction's end is unknown.
@@ -335,7 +343,9 @@ impl Allocator {
     pub async fn limits(self: &Arc<Self>, uid: &str) -> Result<Option<Companion>, Unsettled> {
         self.decided(|| {
             self.with(|state| {
-                let Some(id) = state.fleet.id(uid) else { return Some(None) };
+                let Some(id) = state.fleet.id(uid) else {
+                    return Some(None);
+                };
                 if state.fleet.get(id).is_some_and(|entry| entry.broken) {
                     return None;
                 }
@@ -377,7 +387,11 @@ impl Allocator {
 
     /// A lease now belongs to another pod.
     pub fn moved(&self, lease_uid: &str, pod_uid: Option<Arc<str>>) {
-        self.with(|state| state.leases.update(lease_uid, |lease| lease.pod_uid = pod_uid));
+        self.with(|state| {
+            state
+                .leases
+                .update(lease_uid, |lease| lease.pod_uid = pod_uid)
+        });
     }
 
     /// A lease's object shows a fate; a drain cuts it at `cut`.
@@ -461,7 +475,12 @@ impl Allocator {
             .filter_map(|id| state.fleet.get(*id))
             .map(|entry| Arc::clone(&entry.uid))
             .collect();
-        (uids, std::mem::take(&mut state.outbox.doubts).into_iter().collect())
+        (
+            uids,
+            std::mem::take(&mut state.outbox.doubts)
+                .into_iter()
+                .collect(),
+        )
     }
 
     /// What the store has for a proxy whose chain of transactions broke. Answers the holders that
@@ -481,13 +500,18 @@ impl Allocator {
         let ids: BTreeSet<_> = std::mem::take(&mut state.outbox.fates);
         let mut told = Vec::new();
         for id in ids {
-            let Some(entry) = state.fleet.get(id) else { continue };
+            let Some(entry) = state.fleet.get(id) else {
+                continue;
+            };
             // Why: a proxy that was not seen since the start has no fate yet.
             if entry.facts.is_none() && entry.fate == Fate::Keep {
                 continue;
             }
             for grant in &entry.record.holders {
-                let tracked = state.leases.get(&grant.lease_uid).filter(|lease| lease.committed);
+                let tracked = state
+                    .leases
+                    .get(&grant.lease_uid)
+                    .filter(|lease| lease.committed);
                 if let Some(tracked) = tracked.filter(|lease| lease.shown != entry.fate) {
                     told.push((tracked.clone(), entry.fate.clone()));
                 }
@@ -509,9 +533,17 @@ impl Allocator {
     pub fn totals(&self) -> Totals {
         let state = self.state.lock();
         Totals {
-            active: state.fleet.iter().map(|(_, entry)| entry.record.holders.len()).sum(),
+            active: state
+                .fleet
+                .iter()
+                .map(|(_, entry)| entry.record.holders.len())
+                .sum(),
             waiting: state.waiters.len(),
-            proxies: state.fleet.iter().filter(|(_, entry)| entry.facts.is_some()).count(),
+            proxies: state
+                .fleet
+                .iter()
+                .filter(|(_, entry)| entry.facts.is_some())
+                .count(),
         }
     }
 }

@@ -78,7 +78,12 @@ impl Rank {
             LeasePolicy::Pack => usize::MAX - taken,
         };
         let bucket = if bucket == 0 { u32::MAX } else { bucket };
-        Self { load, bucket, released, proxy }
+        Self {
+            load,
+            bucket,
+            released,
+            proxy,
+        }
     }
 
     /// Whether only releases tell the two apart.

@@ -66,9 +66,14 @@ impl GrantsRecord {
     }
 
     /// The record as it is stored.
-    #[expect(clippy::expect_used, reason = "strings and numbers always have a JSON form")]
+    #[expect(
+        clippy::expect_used,
+        reason = "strings and numbers always have a JSON form"
+    )]
     pub fn encode(&self) -> Bytes {
-        serde_json::to_vec(self).expect("a grants record has a JSON form").into()
+        serde_json::to_vec(self)
+            .expect("a grants record has a JSON form")
+            .into()
     }
 }
 

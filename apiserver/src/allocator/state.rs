@@ -32,8 +32,8 @@ pub(super) enum Effect {
     Grant(LeaseKey),
     /// A waiting lease took the slot that was kept for it.
     Bind(Box<Bind>),
-    /// A lease gave its slot back.
-    Release(LeaseKey),
+    /// A lease, for this target, gave its slot back.
+    Release(LeaseKey, Option<Arc<str>>),
     /// The record follows the proxy.
     Limits,
 }
@@ -121,16 +121,32 @@ impl State {
     /// Takes note of a state of a proxy, unless it is older than what grants already knew.
     pub(super) fn observe(&mut self, facts: ProxyFacts) {
         let id = self.fleet.ensure(&facts.uid);
-        let Some(entry) = self.fleet.get(id) else { return };
-        let known = entry.facts.as_ref().map_or(0, |facts| facts.resource_version);
+        let Some(entry) = self.fleet.get(id) else {
+            return;
+        };
+        let known = entry
+            .facts
+            .as_ref()
+            .map_or(0, |facts| facts.resource_version);
         if facts.resource_version < known.max(entry.record.observed_proxy_rv) {
             return;
         }
-        let was_accepting = entry.facts.as_ref().is_some_and(|facts| facts.accepting.is_ok());
+        let was_accepting = entry
+            .facts
+            .as_ref()
+            .is_some_and(|facts| facts.accepting.is_ok());
         let urgent = was_accepting != facts.accepting.is_ok() || facts.accepting.is_err();
         let new_fate = entry.fate != facts.fate;
-        if entry.facts.as_ref().is_some_and(|known| only_differs_in_revision(known, &facts)) {
-            if let Some(known) = self.fleet.get_mut(id).and_then(|entry| entry.facts.as_mut()) {
+        if entry
+            .facts
+            .as_ref()
+            .is_some_and(|known| only_differs_in_revision(known, &facts))
+        {
+            if let Some(known) = self
+                .fleet
+                .get_mut(id)
+                .and_then(|entry| entry.facts.as_mut())
+            {
                 known.resource_version = facts.resource_version;
             }
             if facts.accepting.is_err() {
@@ -224,7 +240,11 @@ impl State {
             expires: now + before.ttl,
             ..before.clone()
         };
-        let effect = Effect::Bind(Box::new(Bind { turn, waiter, before }));
+        let effect = Effect::Bind(Box::new(Bind {
+            turn,
+            waiter,
+            before,
+        }));
         self.put_on(id, tracked, effect)
     }
 
@@ -256,17 +276,24 @@ impl State {
 
     /// Takes the slot of a lease back.
     pub(super) fn release(&mut self, uid: &str) -> Releasing {
-        let Some(tracked) = self.leases.get(uid) else { return Releasing::Nothing };
+        let Some(tracked) = self.leases.get(uid) else {
+            return Releasing::Nothing;
+        };
         let key = tracked.key.clone();
-        let Some(id) = tracked.proxy else { return Releasing::Nothing };
-        let Some(entry) = self.fleet.get_mut(id) else { return Releasing::Nothing };
+        let Some(id) = tracked.proxy else {
+            return Releasing::Nothing;
+        };
+        let Some(entry) = self.fleet.get(id) else {
+            return Releasing::Nothing;
+        };
         // Why: a lease that is tracked and not in the record is being released by somebody else.
         if entry.broken || entry.holder(uid).is_none() {
             return Releasing::Unsettled;
         }
-        entry.releasing += 1;
-        self.fleet.ungrant(id, uid);
-        match self.write(id, Effect::Release(key)) {
+        let Some(grant) = self.fleet.ungrant(id, uid) else {
+            return Releasing::Nothing;
+        };
+        match self.write(id, Effect::Release(key, grant.target)) {
             Some(write) => Releasing::Slot(write),
             None => Releasing::Nothing,
         }
@@ -275,7 +302,11 @@ impl State {
     /// Brings the stored limits up to what was observed.
     pub(super) fn limits(&mut self, id: ProxyId) -> Option<Write> {
         let entry = self.fleet.get_mut(id)?;
-        if entry.sync_limits() { self.write(id, Effect::Limits) } else { None }
+        if entry.sync_limits() {
+            self.write(id, Effect::Limits)
+        } else {
+            None
+        }
     }
 
     fn write(&mut self, id: ProxyId, effect: Effect) -> Option<Write> {
@@ -286,34 +317,44 @@ impl State {
         let op = Op::Put(key, entry.record.encode());
         entry.version += 1;
         entry.in_flight += 1;
-        Some(Write { proxy: id, effect, compare, op })
+        Some(Write {
+            proxy: id,
+            effect,
+            compare,
+            op,
+        })
     }
 
     /// A transaction has committed, or it is known or feared that it has not.
     pub(super) fn settle(&mut self, id: ProxyId, effect: Effect, committed: bool) {
         if let Some(entry) = self.fleet.get_mut(id) {
             entry.in_flight = entry.in_flight.saturating_sub(1);
-            if matches!(effect, Effect::Release(_)) {
-                entry.releasing = entry.releasing.saturating_sub(1);
-            }
             entry.broken |= !committed;
             if entry.broken && entry.in_flight == 0 {
                 self.outbox.records.insert(id);
             }
         }
+        // Why: one that did not commit, or may not have, still holds until its record was read again.
+        if committed && let Effect::Release(_, target) = &effect {
+            self.fleet.released(id, target.as_ref());
+        }
         match (effect, committed) {
             (Effect::Grant(key), true) => self.confirm(id, &key),
             (Effect::Bind(bind), true) => self.confirm(id, &bind.before.key),
-            (Effect::Release(key), true) => {
+            (Effect::Release(key, _), true) => {
                 self.leases.remove(&key.uid);
             },
             (Effect::Limits, _) => {},
-            (Effect::Grant(key) | Effect::Release(key), false) => {
+            (Effect::Grant(key) | Effect::Release(key, _), false) => {
                 self.fleet.reindex(id);
                 self.outbox.doubts.insert(key);
             },
             (Effect::Bind(bind), false) => {
-                let Bind { turn, waiter, before } = *bind;
+                let Bind {
+                    turn,
+                    waiter,
+                    before,
+                } = *bind;
                 self.fleet.reindex(id);
                 self.outbox.doubts.insert(before.key.clone());
                 self.waiters.restore(turn, waiter);
@@ -325,16 +366,27 @@ impl State {
     }
 
     fn confirm(&mut self, id: ProxyId, key: &LeaseKey) {
-        self.leases.update(&key.uid, |tracked| tracked.committed = true);
-        let fate = self.fleet.get(id).map(|entry| entry.fate.clone()).unwrap_or_default();
+        self.leases
+            .update(&key.uid, |tracked| tracked.committed = true);
+        let fate = self
+            .fleet
+            .get(id)
+            .map(|entry| entry.fate.clone())
+            .unwrap_or_default();
         if fate != Fate::Keep {
             self.outbox.fates.insert(id);
         }
     }
 
     /// What the store has for a broken proxy. Answers the holders that nobody tracks.
-    pub(super) fn reload(&mut self, id: ProxyId, stored: Option<(GrantsRecord, u64)>) -> Vec<Grant> {
-        let Some(entry) = self.fleet.get(id) else { return Vec::new() };
+    pub(super) fn reload(
+        &mut self,
+        id: ProxyId,
+        stored: Option<(GrantsRecord, u64)>,
+    ) -> Vec<Grant> {
+        let Some(entry) = self.fleet.get(id) else {
+            return Vec::new();
+        };
         if !entry.broken || entry.in_flight > 0 {
             return Vec::new();
         }
@@ -343,12 +395,18 @@ impl State {
             .holders
             .iter()
             .filter(|grant| {
-                self.leases.get(&grant.lease_uid).is_none_or(|lease| lease.proxy != Some(id))
+                self.leases
+                    .get(&grant.lease_uid)
+                    .is_none_or(|lease| lease.proxy != Some(id))
             })
             .cloned()
             .collect();
         let (mut confirmed, mut lost) = (Vec::new(), Vec::new());
-        for tracked in self.leases.iter().filter(|tracked| tracked.proxy == Some(id)) {
+        for tracked in self
+            .leases
+            .iter()
+            .filter(|tracked| tracked.proxy == Some(id))
+        {
             let uid = &tracked.key.uid;
             let holds = record.holders.iter().any(|grant| grant.lease_uid == *uid);
             if holds { &mut confirmed } else { &mut lost }.push(Arc::clone(uid));
@@ -374,7 +432,9 @@ impl State {
         }
         let mut heads = self.waiters.heads();
         while let Some((turn, want)) = heads.pop_first() {
-            let Some(id) = self.fleet.choose(&want) else { continue };
+            let Some(id) = self.fleet.choose(&want) else {
+                continue;
+            };
             self.fleet.hold(id, want.target.as_ref());
             if let Some(lease) = self.waiters.hold(turn, id) {
                 self.outbox.bindings.push_back(lease);

@@ -17,7 +17,11 @@ pub fn facts(name: &str, max_leases: usize) -> ProxyFacts {
         resource_version: 1,
         labels: BTreeMap::from([("geo".to_owned(), "eu".to_owned())]),
         pool: Some(pool()),
-        endpoint: Some(Endpoint { scheme: Scheme::Http, host: name.to_owned(), port: 3128 }),
+        endpoint: Some(Endpoint {
+            scheme: Scheme::Http,
+            host: name.to_owned(),
+            port: 3128,
+        }),
         exit_ip: None,
         healthy: true,
         accepting: Ok(()),
@@ -31,5 +35,8 @@ pub fn facts(name: &str, max_leases: usize) -> ProxyFacts {
 
 /// The pool of [`facts`].
 pub fn pool() -> PoolKey {
-    PoolKey { namespace: Arc::from("fleet"), name: Arc::from("eu") }
+    PoolKey {
+        namespace: Arc::from("fleet"),
+        name: Arc::from("eu"),
+    }
 }

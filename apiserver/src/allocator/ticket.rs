@@ -32,18 +32,28 @@ pub struct RequestClaim {
 
 impl Ticket {
     pub(super) fn companion(allocator: &Arc<Allocator>, write: Write) -> Companion {
-        let Write { proxy, effect, compare, op } = write;
+        let Write {
+            proxy,
+            effect,
+            compare,
+            op,
+        } = write;
         let allocator = Arc::clone(allocator);
         Companion {
             compares: vec![compare],
             ops: vec![op],
-            reservation: Some(Box::new(Self { allocator, proxy, effect: Some(effect) })),
+            reservation: Some(Box::new(Self {
+                allocator,
+                proxy,
+                effect: Some(effect),
+            })),
         }
     }
 
     fn settle(&mut self, committed: bool) {
         if let Some(effect) = self.effect.take() {
-            self.allocator.with(|state| state.settle(self.proxy, effect, committed));
+            self.allocator
+                .with(|state| state.settle(self.proxy, effect, committed));
             self.allocator.bells.settled.notify_waiters();
         }
     }
@@ -65,14 +75,20 @@ impl Drop for Ticket {
 
 impl RequestClaim {
     pub(super) fn new(allocator: &Arc<Allocator>, key: RequestKey) -> Self {
-        Self { allocator: Arc::clone(allocator), key }
+        Self {
+            allocator: Arc::clone(allocator),
+            key,
+        }
     }
 
     /// The lease exists under this uid: from now on the id leads to it.
     pub fn made(self, lease_uid: &str) {
         let key = self.key.clone();
-        self.allocator
-            .with(|state| state.leases.update(lease_uid, |lease| lease.request = Some(key)));
+        self.allocator.with(|state| {
+            state
+                .leases
+                .update(lease_uid, |lease| lease.request = Some(key))
+        });
     }
 }
 

@@ -39,7 +39,9 @@ pub enum Viewed {
 impl Allocator {
     /// Proxies whose view changed, and whether somebody waits for it.
     pub fn take_views(&self) -> Vec<(Arc<str>, bool)> {
-        std::mem::take(&mut self.state.lock().outbox.views).into_iter().collect()
+        std::mem::take(&mut self.state.lock().outbox.views)
+            .into_iter()
+            .collect()
     }
 
     /// Asks for a view to be shown again.
@@ -57,7 +59,10 @@ impl Allocator {
         let Some(entry) = state.fleet.id(uid).and_then(|id| state.fleet.get(id)) else {
             return Viewed::Unknown;
         };
-        let accepting = entry.facts.as_ref().is_some_and(|facts| facts.accepting.is_ok());
+        let accepting = entry
+            .facts
+            .as_ref()
+            .is_some_and(|facts| facts.accepting.is_ok());
         // Why: in a drain, what is shown must be durable, and what is on its way is not yet.
         let uncertain = entry.broken || (!accepting && entry.in_flight > 0);
         if uncertain || (entry.version > 0 && entry.record.accepting && !accepting) {
@@ -81,18 +86,20 @@ impl Allocator {
     pub fn leftover(&self, uid: &str) -> Option<u64> {
         let state = self.state.lock();
         let entry = state.fleet.id(uid).and_then(|id| state.fleet.get(id))?;
-        let empty = entry.facts.is_none()
-            && entry.active() == 0
-            && entry.in_flight == 0
-            && !entry.broken;
+        let empty =
+            entry.facts.is_none() && entry.active() == 0 && entry.in_flight == 0 && !entry.broken;
         empty.then_some(entry.version)
     }
 
     /// The record is removed: forgets the proxy, unless it came back.
     pub fn erase(&self, uid: &str) {
         self.with(|state| {
-            let Some(id) = state.fleet.id(uid) else { return };
-            let Some(entry) = state.fleet.get_mut(id) else { return };
+            let Some(id) = state.fleet.id(uid) else {
+                return;
+            };
+            let Some(entry) = state.fleet.get_mut(id) else {
+                return;
+            };
             entry.version = 0;
             if entry.facts.is_none() && entry.in_flight == 0 && entry.active() == 0 {
                 state.fleet.remove(id);
@@ -106,7 +113,16 @@ impl Allocator {
 impl State {
     /// See [`Allocator::adopt`].
     pub(super) fn adopt(&mut self, stored: Stored, now: Duration) {
-        let Stored { key, stage, target, ttl, renewed_at, pod_uid, request, shown } = stored;
+        let Stored {
+            key,
+            stage,
+            target,
+            ttl,
+            renewed_at,
+            pod_uid,
+            request,
+            shown,
+        } = stored;
         let uid = Arc::clone(&key.uid);
         let known = self.leases.get(&uid);
         if known.is_some_and(|lease| !lease.committed) {
@@ -162,7 +178,11 @@ impl State {
 
     /// See [`Allocator::absent`].
     pub(super) fn absent(&mut self, key: &LeaseKey) {
-        if self.leases.get(&key.uid).is_some_and(|lease| lease.committed) {
+        if self
+            .leases
+            .get(&key.uid)
+            .is_some_and(|lease| lease.committed)
+        {
             self.unhold(&key.uid);
             self.waiters.remove(&key.uid);
             self.leases.remove(&key.uid);

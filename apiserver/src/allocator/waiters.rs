@@ -39,8 +39,18 @@ impl Waiters {
         self.last += 1;
         let want = Arc::new(want);
         self.turns.insert(Arc::clone(&lease.uid), self.last);
-        self.lines.entry(Arc::clone(&want)).or_default().insert(self.last);
-        self.queue.insert(self.last, Waiter { lease, want, hold: None });
+        self.lines
+            .entry(Arc::clone(&want))
+            .or_default()
+            .insert(self.last);
+        self.queue.insert(
+            self.last,
+            Waiter {
+                lease,
+                want,
+                hold: None,
+            },
+        );
     }
 
     /// Leaves the line.
@@ -60,8 +70,17 @@ impl Waiters {
     /// Puts a waiter back to where it stood.
     pub(super) fn restore(&mut self, turn: Turn, waiter: Waiter) {
         self.turns.insert(Arc::clone(&waiter.lease.uid), turn);
-        self.lines.entry(Arc::clone(&waiter.want)).or_default().insert(turn);
-        self.queue.insert(turn, Waiter { hold: None, ..waiter });
+        self.lines
+            .entry(Arc::clone(&waiter.want))
+            .or_default()
+            .insert(turn);
+        self.queue.insert(
+            turn,
+            Waiter {
+                hold: None,
+                ..waiter
+            },
+        );
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&Waiter> {
@@ -105,7 +124,10 @@ impl Waiters {
         let waiter = self.queue.get_mut(&turn)?;
         let proxy = waiter.hold.take()?;
         let want = Arc::clone(&waiter.want);
-        self.lines.entry(Arc::clone(&want)).or_default().insert(turn);
+        self.lines
+            .entry(Arc::clone(&want))
+            .or_default()
+            .insert(turn);
         Some((proxy, want))
     }
 

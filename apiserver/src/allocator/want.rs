@@ -46,7 +46,10 @@ impl Candidates {
             return Ok(Self::Namespace(namespace.into()));
         }
         let selector = serde_json::to_string(selector).map_err(|error| error.to_string())?;
-        Ok(Self::Labels { namespace: namespace.into(), selector: selector.into() })
+        Ok(Self::Labels {
+            namespace: namespace.into(),
+            selector: selector.into(),
+        })
     }
 
     pub(super) fn selector(&self) -> Option<Selector> {

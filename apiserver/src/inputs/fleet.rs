@@ -36,7 +36,11 @@ pub struct PoolInput {
 impl ProxyInput {
     /// Tells the allocator of `desk`.
     pub fn new(desk: Desk, known: Arc<Known>) -> Self {
-        Self { desk, known, listed: HashSet::new() }
+        Self {
+            desk,
+            known,
+            listed: HashSet::new(),
+        }
     }
 
     /// Follows all proxies for ever.
@@ -50,7 +54,9 @@ impl Input<Proxy> for ProxyInput {
     const WHAT: &'static str = "proxies";
 
     async fn seen(&mut self, proxy: Proxy) {
-        let Some(uid) = proxy.metadata.uid.as_deref() else { return };
+        let Some(uid) = proxy.metadata.uid.as_deref() else {
+            return;
+        };
         let allocator = &self.desk.allocator;
         let known = allocator.fate_of(uid);
         let facts = ProxyFacts::of(&proxy, known.as_ref(), self.desk.clock.now());
@@ -94,7 +100,11 @@ impl Input<Proxy> for ProxyInput {
 impl PoolInput {
     /// Tells `allocator` and `known`.
     pub fn new(allocator: Arc<Allocator>, known: Arc<Known>) -> Self {
-        Self { allocator, known, listed: HashSet::new() }
+        Self {
+            allocator,
+            known,
+            listed: HashSet::new(),
+        }
     }
 
     /// Follows all pools for ever.
@@ -116,7 +126,8 @@ impl Input<ProxyPool> for PoolInput {
 
     async fn seen(&mut self, pool: ProxyPool) {
         let Some(key) = key_of(&pool) else { return };
-        self.allocator.observe_pool(&key, Some(PoolFacts::of(&pool)));
+        self.allocator
+            .observe_pool(&key, Some(PoolFacts::of(&pool)));
         self.known.set_pool(&key, Some(pool));
         self.listed.insert(key);
     }

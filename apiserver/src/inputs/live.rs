@@ -35,8 +35,14 @@ async fn ask<T>(
         Ok(Ok(answer)) => Ok(answer),
         // Why: a kind that is not installed has no objects.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-        Ok(Err(error)) => Err(AskError { what, source: Box::new(error) }),
-        Err(late) => Err(AskError { what, source: Box::new(late) }),
+        Ok(Err(error)) => Err(AskError {
+            what,
+            source: Box::new(error),
+        }),
+        Err(late) => Err(AskError {
+            what,
+            source: Box::new(late),
+        }),
     }
 }
 
@@ -46,7 +52,10 @@ impl Cluster for LiveCluster {
         let api: Api<Pod> = Api::namespaced(self.0.clone(), namespace);
         let pod = ask(format!("pod {namespace}/{name}"), api.get_opt(name)).await?;
         Ok(pod.and_then(|pod| {
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
             let ended = matches!(phase, Some("Succeeded" | "Failed"));
             pod.metadata.uid.filter(|_| !ended)
         }))
@@ -61,6 +70,8 @@ impl Cluster for LiveCluster {
     async fn namespace_labels(&self, name: &str) -> Result<BTreeMap<String, String>, AskError> {
         let api: Api<Namespace> = Api::all(self.0.clone());
         let namespace = ask(format!("namespace {name}"), api.get_opt(name)).await?;
-        Ok(namespace.and_then(|namespace| namespace.metadata.labels).unwrap_or_default())
+        Ok(namespace
+            .and_then(|namespace| namespace.metadata.labels)
+            .unwrap_or_default())
     }
 }

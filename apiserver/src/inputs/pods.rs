@@ -39,7 +39,11 @@ pub struct PodSweep {
 impl PodInput {
     /// Ends leases through `desk`.
     pub fn new(desk: Desk, known: Arc<Known>) -> Self {
-        Self { desk, known, listed: HashMap::new() }
+        Self {
+            desk,
+            known,
+            listed: HashMap::new(),
+        }
     }
 
     /// Follows all pods for ever.
@@ -54,7 +58,9 @@ impl Input<PartialObjectMeta<KubePod>> for PodInput {
     const WHAT: &'static str = "pods";
 
     async fn seen(&mut self, pod: PartialObjectMeta<KubePod>) {
-        let Some(uid) = pod.metadata.uid.as_deref().map(Arc::from) else { return };
+        let Some(uid) = pod.metadata.uid.as_deref().map(Arc::from) else {
+            return;
+        };
         let pod = Pod {
             namespace: pod.metadata.namespace.unwrap_or_default(),
             name: pod.metadata.name.unwrap_or_default(),
@@ -64,7 +70,9 @@ impl Input<PartialObjectMeta<KubePod>> for PodInput {
     }
 
     async fn gone(&mut self, pod: PartialObjectMeta<KubePod>) {
-        let Some(uid) = pod.metadata.uid.as_deref().map(Arc::from) else { return };
+        let Some(uid) = pod.metadata.uid.as_deref().map(Arc::from) else {
+            return;
+        };
         self.known.set_pod(&uid, None);
         self.desk.end_leases_of(&uid).await;
     }
@@ -140,11 +148,16 @@ impl Desk {
         loop {
             let lease = self.leases.get_latest(&key.namespace, &key.name).await?;
             let still_its = lease.filter(|lease| {
-                let holder = lease.status.as_ref().and_then(|status| status.holder.as_ref());
+                let holder = lease
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.holder.as_ref());
                 lease.metadata.uid.as_deref() == Some(&*key.uid)
                     && holder.is_some_and(|holder| holder.pod_uid.as_deref() == Some(pod_uid))
             });
-            let Some(lease) = still_its else { return Ok(()) };
+            let Some(lease) = still_its else {
+                return Ok(());
+            };
             if self.remove(&lease).await? {
                 return Ok(());
             }

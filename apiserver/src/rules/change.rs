@@ -57,8 +57,15 @@ impl Update<ProxyLease> for LeaseRules {
 }
 
 fn changed_fields(new: &ProxyLeaseSpec, old: &ProxyLeaseSpec) -> Vec<FieldError> {
-    let ProxyLeaseSpec { pool_ref, selector, target, ttl_seconds, schemes, wait_seconds, request_id } =
-        new;
+    let ProxyLeaseSpec {
+        pool_ref,
+        selector,
+        target,
+        ttl_seconds,
+        schemes,
+        wait_seconds,
+        request_id,
+    } = new;
     let checks = [
         (*pool_ref != old.pool_ref)
             .then(|| FieldError::invalid("spec.poolRef", pool_ref, IMMUTABLE)),
@@ -91,12 +98,24 @@ impl Delete<ProxyLease> for LeaseRules {
             },
             LeasePhase::Pending => {
                 let allocator = Arc::clone(&self.allocator);
-                let leaves = Leaves { allocator, key: Some(key) };
-                Ok(Companion { reservation: Some(Box::new(leaves)), ..Companion::default() })
+                let leaves = Leaves {
+                    allocator,
+                    key: Some(key),
+                };
+                Ok(Companion {
+                    reservation: Some(Box::new(leaves)),
+                    ..Companion::default()
+                })
             },
             LeasePhase::Expired | LeasePhase::Revoked => {
-                let cleared = Cleared { ended: Arc::clone(&self.ended), key };
-                Ok(Companion { reservation: Some(Box::new(cleared)), ..Companion::default() })
+                let cleared = Cleared {
+                    ended: Arc::clone(&self.ended),
+                    key,
+                };
+                Ok(Companion {
+                    reservation: Some(Box::new(cleared)),
+                    ..Companion::default()
+                })
             },
         }
     }

@@ -37,7 +37,9 @@ const HANDOVERS: usize = 16;
 impl Create<ProxyLease> for LeaseRules {
     fn prepare(&self, ctx: &RequestCtx, lease: &mut ProxyLease) -> Result<(), ApiError> {
         lease.status = None;
-        let Some(given) = &lease.spec.target else { return Ok(()) };
+        let Some(given) = &lease.spec.target else {
+            return Ok(());
+        };
         match target::registrable(given) {
             Ok(domain) => lease.spec.target = Some(domain),
             Err(error) => {
@@ -60,13 +62,20 @@ impl Create<ProxyLease> for LeaseRules {
         let max = if bound { MAX_POD_TTL } else { MAX_TTL }.min(self.max_ttl);
         let ttl = status::ttl(spec);
         if ttl < MIN_TTL || ttl > max {
-            let mut detail =
-                format!("must be between {} and {}", MIN_TTL.as_secs(), max.as_secs());
+            let mut detail = format!(
+                "must be between {} and {}",
+                MIN_TTL.as_secs(),
+                max.as_secs()
+            );
             if !bound && self.max_ttl > MAX_TTL {
                 let more = MAX_POD_TTL.min(self.max_ttl).as_secs();
                 detail = format!("{detail}, or up to {more} with a token that is bound to a pod");
             }
-            errors.push(FieldError::invalid("spec.ttlSeconds", &spec.ttl_seconds, &detail));
+            errors.push(FieldError::invalid(
+                "spec.ttlSeconds",
+                &spec.ttl_seconds,
+                &detail,
+            ));
         }
         if spec.pool_ref.is_some() && spec.selector.is_some() {
             let detail = "poolRef and selector exclude each other: name a pool or labels";
@@ -130,7 +139,10 @@ impl Create<ProxyLease> for LeaseRules {
                     lease_uid: Arc::clone(&new.key.uid),
                     ticket: companion.reservation.take(),
                 }));
-                Ok(CreatePlan::Write { object: lease, companion })
+                Ok(CreatePlan::Write {
+                    object: lease,
+                    companion,
+                })
             },
             Answer::Denied(denial) if lease.spec.wait_seconds <= 0 => {
                 Err(self.denied(&lease, &want, &denial, ctx))
@@ -139,10 +151,19 @@ impl Create<ProxyLease> for LeaseRules {
                 status::set_pending(&mut lease, holder, ctx.now);
                 let wait = status::wait(&lease.spec);
                 let allocator = Arc::clone(&self.allocator);
-                let queued = Queued { allocator, entry: Some((new, want, wait)), claim };
-                let companion =
-                    Companion { reservation: Some(Box::new(queued)), ..Companion::default() };
-                Ok(CreatePlan::Write { object: lease, companion })
+                let queued = Queued {
+                    allocator,
+                    entry: Some((new, want, wait)),
+                    claim,
+                };
+                let companion = Companion {
+                    reservation: Some(Box::new(queued)),
+                    ..Companion::default()
+                };
+                Ok(CreatePlan::Write {
+                    object: lease,
+                    companion,
+                })
             },
         }
     }
@@ -174,12 +195,18 @@ impl LeaseRules {
         existing: ProxyLease,
     ) -> Result<CreatePlan<ProxyLease>, ApiError> {
         let name = existing.name_any();
-        let holder = existing.status.as_ref().and_then(|status| status.holder.as_ref());
+        let holder = existing
+            .status
+            .as_ref()
+            .and_then(|status| status.holder.as_ref());
         let ours = holder.is_some_and(|holder| holder.username == ctx.user.name)
             && existing.metadata.deletion_timestamp.is_none();
         if ours && status::is_over(&existing) {
             self.ended.forget(&status::key(&existing));
-            return Ok(CreatePlan::Replace { old: existing, companion: Companion::default() });
+            return Ok(CreatePlan::Replace {
+                old: existing,
+                companion: Companion::default(),
+            });
         }
         if !ours || existing.spec != lease.spec {
             return Err(ApiError::already_exists(self.resource(), &name));
@@ -187,7 +214,9 @@ impl LeaseRules {
         if ctx.dry_run {
             return Ok(CreatePlan::Existing(existing));
         }
-        self.hand_over(ctx, lease, existing).await.map(CreatePlan::Existing)
+        self.hand_over(ctx, lease, existing)
+            .await
+            .map(CreatePlan::Existing)
     }
 
     /// Moves a lease to the pod that asks for it now, if that is another one.
@@ -201,8 +230,10 @@ impl LeaseRules {
         let pod = pod_owner(&lease).map(|(_, owner)| owner.uid.clone());
         let pod = pod.or_else(|| token_pod(&ctx.user).map(|pod| pod.uid));
         for _ in 0..HANDOVERS {
-            let held_by =
-                existing.status.as_ref().and_then(|status| status.holder.as_ref()?.pod_uid.clone());
+            let held_by = existing
+                .status
+                .as_ref()
+                .and_then(|status| status.holder.as_ref()?.pod_uid.clone());
             if pod.is_none() || pod == held_by {
                 return Ok(existing);
             }
@@ -248,7 +279,10 @@ impl LeaseRules {
             },
             Err(denial) => return Err(self.denied(&lease, want, &denial, ctx)),
         }
-        Ok(CreatePlan::Write { object: lease, companion: Companion::default() })
+        Ok(CreatePlan::Write {
+            object: lease,
+            companion: Companion::default(),
+        })
     }
 
     fn denied(
@@ -259,7 +293,12 @@ impl LeaseRules {
         ctx: &RequestCtx,
     ) -> ApiError {
         self.metrics.denied(denial.main_reason());
-        denial.to_error(self.resource(), &lease.name_any(), want, ctx.clock.elapsed())
+        denial.to_error(
+            self.resource(),
+            &lease.name_any(),
+            want,
+            ctx.clock.elapsed(),
+        )
     }
 
     /// What the lease asks for, if the caller may ask for it.
@@ -290,7 +329,14 @@ impl LeaseRules {
             self.check_pool(ctx, lease, pool).await?;
         }
         status::want(&ctx.namespace, &lease.spec).map_err(|error| {
-            invalid(lease, &[FieldError::invalid("spec.selector", &lease.spec.selector, &error)])
+            invalid(
+                lease,
+                &[FieldError::invalid(
+                    "spec.selector",
+                    &lease.spec.selector,
+                    &error,
+                )],
+            )
         })
     }
 
@@ -301,10 +347,18 @@ impl LeaseRules {
         reference: &PoolRef,
     ) -> Result<(), ApiError> {
         let namespace = reference.namespace.as_deref().unwrap_or(&ctx.namespace);
-        let key = PoolKey { namespace: namespace.into(), name: reference.name.as_str().into() };
+        let key = PoolKey {
+            namespace: namespace.into(),
+            name: reference.name.as_str().into(),
+        };
         let pool = match self.known.pool(&key) {
             Some(pool) => Some(pool),
-            None => self.cluster.pool(&key).await.map_err(|error| unavailable(&error))?.map(Arc::new),
+            None => self
+                .cluster
+                .pool(&key)
+                .await
+                .map_err(|error| unavailable(&error))?
+                .map(Arc::new),
         };
         let foreign = namespace != ctx.namespace;
         let open = match &pool {
@@ -316,7 +370,11 @@ impl LeaseRules {
                 "pool {namespace}/{} is not open to namespace {:?}, and user {:?} may not {VERB_LEASE:?} from it",
                 key.name, ctx.namespace, ctx.user.name
             );
-            return Err(ApiError::forbidden(self.resource(), &lease.name_any(), &why));
+            return Err(ApiError::forbidden(
+                self.resource(),
+                &lease.name_any(),
+                &why,
+            ));
         }
         if pool.is_none() {
             let detail = format!("there is no ProxyPool of this name in namespace {namespace:?}");
@@ -327,9 +385,17 @@ impl LeaseRules {
     }
 
     async fn is_open(&self, pool: &ProxyPool, namespace: &str) -> Result<bool, ApiError> {
-        let by_label = pool.spec.allowed_namespaces.as_ref().and_then(|a| a.selector.as_ref());
+        let by_label = pool
+            .spec
+            .allowed_namespaces
+            .as_ref()
+            .and_then(|a| a.selector.as_ref());
         let labels = match by_label {
-            Some(_) => self.cluster.namespace_labels(namespace).await.map_err(|error| unavailable(&error))?,
+            Some(_) => self
+                .cluster
+                .namespace_labels(namespace)
+                .await
+                .map_err(|error| unavailable(&error))?,
             None => std::collections::BTreeMap::default(),
         };
         Ok(pool.allows_namespace(namespace, &labels).unwrap_or_else(|error| {
@@ -365,7 +431,11 @@ struct Granted {
 
 impl Reservation for Granted {
     fn committed(self: Box<Self>, revision: Revision) {
-        let Self { claim, lease_uid, ticket } = *self;
+        let Self {
+            claim,
+            lease_uid,
+            ticket,
+        } = *self;
         if let Some(ticket) = ticket {
             ticket.committed(revision);
         }

@@ -71,7 +71,10 @@ impl LeaseRules {
         lease: &ProxyLease,
         what: &str,
     ) -> Result<(), ApiError> {
-        let holder = lease.status.as_ref().and_then(|status| status.holder.as_ref());
+        let holder = lease
+            .status
+            .as_ref()
+            .and_then(|status| status.holder.as_ref());
         if holder.is_some_and(|holder| holder.username == ctx.user.name) || is_system(&ctx.user) {
             return Ok(());
         }

@@ -23,15 +23,26 @@ pub(super) struct TokenPod {
 
 /// The pod the caller's token is bound to.
 pub(super) fn token_pod(user: &User) -> Option<TokenPod> {
-    let one = |key| user.extra.get(key).and_then(|values| values.first()).cloned();
+    let one = |key| {
+        user.extra
+            .get(key)
+            .and_then(|values| values.first())
+            .cloned()
+    };
     let namespace = user.name.strip_prefix(SERVICE_ACCOUNT)?.split(':').next()?;
-    Some(TokenPod { namespace: namespace.to_owned(), name: one(POD_NAME)?, uid: one(POD_UID)? })
+    Some(TokenPod {
+        namespace: namespace.to_owned(),
+        name: one(POD_NAME)?,
+        uid: one(POD_UID)?,
+    })
 }
 
 /// The first owner that is a Pod, and its place in the list.
 pub(super) fn pod_owner(lease: &ProxyLease) -> Option<(usize, &OwnerReference)> {
     let owners = lease.metadata.owner_references.iter().flatten();
-    owners.enumerate().find(|(_, owner)| owner.kind == "Pod" && owner.api_version == "v1")
+    owners
+        .enumerate()
+        .find(|(_, owner)| owner.kind == "Pod" && owner.api_version == "v1")
 }
 
 fn owner_of(pod: &TokenPod) -> OwnerReference {
@@ -47,7 +58,9 @@ fn owner_of(pod: &TokenPod) -> OwnerReference {
 
 /// Makes the pod of the holder an owner in place of the pod it was before.
 pub(super) fn change_owner(lease: &mut ProxyLease, new: &ProxyLease) {
-    let Some(owner) = pod_owner(new).map(|(_, owner)| owner.clone()) else { return };
+    let Some(owner) = pod_owner(new).map(|(_, owner)| owner.clone()) else {
+        return;
+    };
     let owners = lease.metadata.owner_references.get_or_insert_default();
     owners.retain(|owner| owner.kind != "Pod" || owner.api_version != "v1");
     owners.push(owner);
@@ -67,7 +80,11 @@ impl LeaseRules {
     ) -> Result<Holder, ApiError> {
         let namespace = lease.metadata.namespace.clone().unwrap_or_default();
         let name = lease.metadata.name.clone().unwrap_or_default();
-        let mut holder = Holder { username: user.name.clone(), pod_name: None, pod_uid: None };
+        let mut holder = Holder {
+            username: user.name.clone(),
+            pod_name: None,
+            pod_uid: None,
+        };
         if let Some((at, owner)) = pod_owner(lease) {
             if !self.pod_runs(&namespace, &owner.name, &owner.uid).await? {
                 let detail = format!("no such pod runs in namespace {namespace:?}");
@@ -88,7 +105,11 @@ impl LeaseRules {
                 return Err(ApiError::forbidden(self.resource(), &name, &why));
             }
             if pod.namespace == namespace {
-                lease.metadata.owner_references.get_or_insert_default().push(owner_of(&pod));
+                lease
+                    .metadata
+                    .owner_references
+                    .get_or_insert_default()
+                    .push(owner_of(&pod));
             }
             holder.pod_name = Some(pod.name);
             holder.pod_uid = Some(pod.uid);
@@ -100,7 +121,11 @@ impl LeaseRules {
         if self.known.pod_runs(namespace, name, uid) {
             return Ok(true);
         }
-        let running = self.cluster.running_pod(namespace, name).await.map_err(|error| unavailable(&error))?;
+        let running = self
+            .cluster
+            .running_pod(namespace, name)
+            .await
+            .map_err(|error| unavailable(&error))?;
         Ok(running.as_deref() == Some(uid))
     }
 }

@@ -41,7 +41,12 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
         body: &LeaseRenewal,
     ) -> Result<SubresourceWrite<ProxyLease, LeaseRenewal>, ApiError> {
         let name = parent.name_any();
-        if body.metadata.name.as_deref().is_some_and(|given| !given.is_empty() && given != name) {
+        if body
+            .metadata
+            .name
+            .as_deref()
+            .is_some_and(|given| !given.is_empty() && given != name)
+        {
             let given = body.metadata.name.as_deref().unwrap_or_default();
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({given}) does not match the name on the URL ({name})"
@@ -86,9 +91,8 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
             status: Some(LeaseRenewalStatus {
                 expires_at: ends,
                 remaining_seconds: i32::try_from(left.as_secs()).unwrap_or(i32::MAX),
-                drain_deadline: cut.map(|cut| {
-                    status::seconds(status::later(now, cut.saturating_sub(elapsed)))
-                }),
+                drain_deadline: cut
+                    .map(|cut| status::seconds(status::later(now, cut.saturating_sub(elapsed)))),
             }),
             ..LeaseRenewal::default()
         };
@@ -96,10 +100,20 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
             allocator: Arc::clone(&self.allocator),
             lease: Some((key, renewed_at.0, elapsed + ttl)),
         };
-        let reservation: Option<Box<dyn Reservation>> =
-            if ctx.dry_run { None } else { Some(Box::new(renewed)) };
-        let companion = Companion { reservation, ..Companion::default() };
-        Ok(SubresourceWrite { parent: Some(parent), companion, body: answer })
+        let reservation: Option<Box<dyn Reservation>> = if ctx.dry_run {
+            None
+        } else {
+            Some(Box::new(renewed))
+        };
+        let companion = Companion {
+            reservation,
+            ..Companion::default()
+        };
+        Ok(SubresourceWrite {
+            parent: Some(parent),
+            companion,
+            body: answer,
+        })
     }
 }
 

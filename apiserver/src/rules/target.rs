@@ -85,12 +85,23 @@ mod tests {
     #[test]
     fn what_has_no_host_is_refused() {
         for given in [
-            "", " ", "https://", "a b", "shop.example.com/path", "ftp://example.com", "-a.example",
-            "a..example", "mailto:x@example.com", "javascript://x",
+            "",
+            " ",
+            "https://",
+            "a b",
+            "shop.example.com/path",
+            "ftp://example.com",
+            "-a.example",
+            "a..example",
+            "javascript://x",
+            "a:b:c",
         ] {
             assert_eq!(registrable(given), Err(Error::NoHost), "{given:?}");
         }
-        assert_eq!(registrable("https://u:p@example.com"), Err(Error::Credentials));
+        assert_eq!(
+            registrable("https://u:p@example.com"),
+            Err(Error::Credentials)
+        );
         assert_eq!(registrable("u@example.com"), Err(Error::Credentials));
     }
 }

@@ -41,7 +41,9 @@ impl Desk {
                 return Ok(());
             };
             // Why: no hold any more means that it stands in line again.
-            let Some((slot, companion)) = self.allocator.bind(&key.uid) else { return Ok(()) };
+            let Some((slot, companion)) = self.allocator.bind(&key.uid) else {
+                return Ok(());
+            };
             status::set_bound_after_wait(&mut lease, &slot, self.clock.now());
             match self.leases.replace(lease, companion).await? {
                 Written::Committed(_) => return Ok(()),

@@ -55,7 +55,9 @@ impl Desk {
     }
 
     async fn read_record(&self, uid: &str) -> Result<Option<(GrantsRecord, u64)>, Error> {
-        let Some(stored) = self.store.get(&record::key(uid)).await? else { return Ok(None) };
+        let Some(stored) = self.store.get(&record::key(uid)).await? else {
+            return Ok(None);
+        };
         match GrantsRecord::decode(&stored.value) {
             Ok(grants) => Ok(Some((grants, stored.version))),
             Err(error) => Err(aggregated_api::store::Error::Corrupt(format!(
@@ -84,7 +86,8 @@ impl Desk {
             "a slot was held by a lease that does not exist; giving it back"
         );
         self.allocator.adopt_orphan(proxy, &key);
-        if let crate::allocator::Release::Slot(companion) = self.allocator.release(&key.uid).await? {
+        if let crate::allocator::Release::Slot(companion) = self.allocator.release(&key.uid).await?
+        {
             self.commit(companion).await?;
         }
         Ok(())

@@ -16,8 +16,8 @@ use crawl_api::endpoint::{ProxyEndpoint, ProxyEndpointSpec, ProxyEndpointStatus}
 use crawl_api::lease::denial;
 
 use super::{Desk, Error, PAUSE};
-use crate::allocator::view::{ProxyView, Viewed};
 use crate::allocator::record;
+use crate::allocator::view::{ProxyView, Viewed};
 use crate::status;
 
 /// Least time between two writes of one view that nobody waits for.
@@ -64,7 +64,10 @@ impl Desk {
                 if waiting.is_empty() {
                     rung.await;
                 } else {
-                    let next = written.values().min().map_or(INTERVAL, |at| (*at + INTERVAL).saturating_sub(now));
+                    let next = written
+                        .values()
+                        .min()
+                        .map_or(INTERVAL, |at| (*at + INTERVAL).saturating_sub(now));
                     tokio::select! {
                         () = rung => {},
                         () = self.clock.sleep(next) => {},
@@ -114,7 +117,10 @@ impl Desk {
     }
 
     async fn write(&self, view: &ProxyView) -> Result<Shown, Error> {
-        let existing = self.endpoints.get_latest(&view.namespace, &view.name).await?;
+        let existing = self
+            .endpoints
+            .get_latest(&view.namespace, &view.name)
+            .await?;
         let labels = view.facts.as_ref().map(|facts| facts.labels.clone());
         let mut next = existing.clone().unwrap_or_else(|| {
             let mut new = ProxyEndpoint::new(&view.name, ProxyEndpointSpec::default());
@@ -132,7 +138,10 @@ impl Desk {
         let before = next.status.as_ref();
         let revision = before.map(|status| status.observed_proxy_resource_version.clone());
         next.status = Some(project(view, revision.unwrap_or_default()));
-        if existing.as_ref().is_some_and(|existing| is_same(existing, &next)) {
+        if existing
+            .as_ref()
+            .is_some_and(|existing| is_same(existing, &next))
+        {
             return Ok(Shown::Done);
         }
         let written = match existing {
@@ -147,14 +156,21 @@ impl Desk {
 
     /// Removes the view and the record of a proxy of which nothing is left.
     async fn hide(&self, view: &ProxyView) -> Result<Shown, Error> {
-        let Some(version) = self.allocator.leftover(&view.uid) else { return Ok(Shown::Again) };
+        let Some(version) = self.allocator.leftover(&view.uid) else {
+            return Ok(Shown::Again);
+        };
         let mut companion = Companion::default();
         if version > 0 {
             let key = record::key(&view.uid);
-            companion.compares.push(Compare::Version(Arc::clone(&key), version));
+            companion
+                .compares
+                .push(Compare::Version(Arc::clone(&key), version));
             companion.ops.push(Op::Delete(key));
         }
-        let existing = self.endpoints.get_latest(&view.namespace, &view.name).await?;
+        let existing = self
+            .endpoints
+            .get_latest(&view.namespace, &view.name)
+            .await?;
         let ours = existing.filter(|existing| existing.spec.proxy_uid == *view.uid);
         let gone = match ours {
             Some(endpoint) => {
@@ -177,8 +193,10 @@ impl Desk {
     pub async fn drop_stale_endpoints(&self) -> Result<(), Error> {
         for endpoint in self.endpoints.list() {
             if self.allocator.view(&endpoint.spec.proxy_uid) == Viewed::Unknown
-                && let Written::Conflict =
-                    self.endpoints.remove(&endpoint, Companion::default()).await?
+                && let Written::Conflict = self
+                    .endpoints
+                    .remove(&endpoint, Companion::default())
+                    .await?
             {
                 tracing::debug!(endpoint = ?endpoint.metadata.name, "changed while it was removed");
             }
@@ -214,7 +232,9 @@ fn project(view: &ProxyView, last_seen: String) -> ProxyEndpointStatus {
 
 /// Whether a view says nothing new. The observed version alone is news only in a drain.
 fn is_same(old: &ProxyEndpoint, new: &ProxyEndpoint) -> bool {
-    let (Some(before), Some(after)) = (&old.status, &new.status) else { return false };
+    let (Some(before), Some(after)) = (&old.status, &new.status) else {
+        return false;
+    };
     let mut after = after.clone();
     if after.accepting && before.accepting {
         after

@@ -28,7 +28,8 @@ impl Desk {
                     Ok(true) => {},
                     Ok(false) => desk.allocator.retell(&tracked.key.uid),
                     Err(error) => {
-                        desk.pause("telling a lease of its proxy's fate", &error).await;
+                        desk.pause("telling a lease of its proxy's fate", &error)
+                            .await;
                         desk.allocator.retell(&tracked.key.uid);
                     },
                 }

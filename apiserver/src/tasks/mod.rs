@@ -79,12 +79,24 @@ impl From<aggregated_api::store::Error> for Error {
 impl Desk {
     /// Starts all tasks.
     pub fn spawn(&self, spawner: &Spawner) {
-        self.spawn_one(spawner, "lease expiry", |desk| async move { desk.expire().await });
-        self.spawn_one(spawner, "waiter binding", |desk| async move { desk.bind_waiters().await });
-        self.spawn_one(spawner, "doubts", |desk| async move { desk.settle_doubts().await });
-        self.spawn_one(spawner, "lease fates", |desk| async move { desk.tell_fates().await });
-        self.spawn_one(spawner, "proxy endpoints", |desk| async move { desk.project().await });
-        self.spawn_one(spawner, "lease retention", |desk| async move { desk.retain().await });
+        self.spawn_one(spawner, "lease expiry", |desk| async move {
+            desk.expire().await
+        });
+        self.spawn_one(spawner, "waiter binding", |desk| async move {
+            desk.bind_waiters().await
+        });
+        self.spawn_one(spawner, "doubts", |desk| async move {
+            desk.settle_doubts().await
+        });
+        self.spawn_one(spawner, "lease fates", |desk| async move {
+            desk.tell_fates().await
+        });
+        self.spawn_one(spawner, "proxy endpoints", |desk| async move {
+            desk.project().await
+        });
+        self.spawn_one(spawner, "lease retention", |desk| async move {
+            desk.retain().await
+        });
     }
 
     fn spawn_one<F>(&self, spawner: &Spawner, name: &str, task: impl FnOnce(Self) -> F)
@@ -107,7 +119,9 @@ impl Desk {
         F: Future<Output = ()>,
     {
         let work = items.into_iter().map(|item| work(self.clone(), item));
-        futures::stream::iter(work).for_each_concurrent(CONCURRENT, |work| work).await;
+        futures::stream::iter(work)
+            .for_each_concurrent(CONCURRENT, |work| work)
+            .await;
     }
 
     /// The lease as it stands now, if it is still this very one.
@@ -155,7 +169,11 @@ impl Desk {
 
     /// A transaction of internal keys only. `false`: a compare did not hold.
     async fn commit(&self, companion: Companion) -> Result<bool, Error> {
-        let Companion { compares, ops, reservation } = companion;
+        let Companion {
+            compares,
+            ops,
+            reservation,
+        } = companion;
         match self.store.txn(compares, ops).await? {
             Outcome::Committed(revision) => {
                 if let Some(reservation) = reservation {

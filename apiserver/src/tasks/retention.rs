@@ -31,9 +31,9 @@ impl Desk {
         loop {
             let lease = self.read(key).await?.filter(status::is_over);
             // Why: with finalizers it stays until their owners are done.
-            let Some(lease) = lease.filter(|lease| {
-                lease.metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
-            }) else {
+            let Some(lease) =
+                lease.filter(|lease| lease.metadata.finalizers.as_ref().is_none_or(Vec::is_empty))
+            else {
                 return Ok(());
             };
             if let Written::Committed(_) = self.leases.remove(&lease, Companion::default()).await? {

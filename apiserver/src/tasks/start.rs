@@ -26,14 +26,25 @@ impl Desk {
                     "grants record of proxy {uid}: {error}"
                 ))
             })?;
-            holders.extend(record.holders.iter().map(|grant| (Arc::clone(&uid), grant.clone())));
+            holders.extend(
+                record
+                    .holders
+                    .iter()
+                    .map(|grant| (Arc::clone(&uid), grant.clone())),
+            );
             self.allocator.load(&uid, record, stored.version);
         }
-        let held: HashSet<_> = holders.iter().map(|(_, grant)| Arc::clone(&grant.lease_uid)).collect();
+        let held: HashSet<_> = holders
+            .iter()
+            .map(|(_, grant)| Arc::clone(&grant.lease_uid))
+            .collect();
         let mut leases = self.leases.list();
         leases.sort_by(|a, b| {
             let age = |lease: &crawl_api::lease::ProxyLease| {
-                (lease.metadata.creation_timestamp.clone(), lease.metadata.name.clone())
+                (
+                    lease.metadata.creation_timestamp.clone(),
+                    lease.metadata.name.clone(),
+                )
             };
             age(a).cmp(&age(b))
         });

@@ -42,15 +42,28 @@ impl Stage {
     pub async fn without_crds() -> Self {
         let cluster = Cluster::start(Options::default().kwok()).await.unwrap();
         let port = cluster.free_port().unwrap();
-        let registered = cluster.register_apiservice(GROUP, VERSION, port).await.unwrap();
-        let mut stage = Self { cluster, server: None, arguments: Vec::new(), starts: 0 };
+        let registered = cluster
+            .register_apiservice(GROUP, VERSION, port)
+            .await
+            .unwrap();
+        let mut stage = Self {
+            cluster,
+            server: None,
+            arguments: Vec::new(),
+            starts: 0,
+        };
         for namespace in ["proxy-operator", "fleet", "crawlers"] {
             stage.kubectl(&["create", "namespace", namespace]);
         }
         stage.apply_file("config/rbac/lease-apiserver.yaml");
         stage.kubectl(&["-n", "crawlers", "create", "serviceaccount", "crawler"]);
         stage.kubectl(&[
-            "-n", "crawlers", "create", "rolebinding", "crawler", "--clusterrole=crawl-leaser",
+            "-n",
+            "crawlers",
+            "create",
+            "rolebinding",
+            "crawler",
+            "--clusterrole=crawl-leaser",
             "--serviceaccount=crawlers:crawler",
         ]);
         let kubeconfig = stage
@@ -67,7 +80,10 @@ impl Stage {
             format!("--kubeconfig={}", path(&kubeconfig)),
             format!("--tls-cert-file={}", path(&registered.files.cert)),
             format!("--tls-private-key-file={}", path(&registered.files.key)),
-            format!("--store=redb://{}", path(&stage.cluster.dir().join("leases.redb"))),
+            format!(
+                "--store=redb://{}",
+                path(&stage.cluster.dir().join("leases.redb"))
+            ),
             "--shutdown-grace=3s".to_owned(),
         ]
         .into();
@@ -76,7 +92,13 @@ impl Stage {
 
     pub fn install_crds(&self) {
         self.apply_file("config/crd");
-        self.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]);
+        self.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "crd",
+            "--all",
+            "--timeout=30s",
+        ]);
     }
 
     /// Starts the server; it may take a moment to be ready.
@@ -93,7 +115,10 @@ impl Stage {
             panic!("{error}\n{}", self.log());
         }
         self.until("the lease API answers", || {
-            self.try_kubectl(&["get", "proxyleases", "-A"]).status.success().then_some(())
+            self.try_kubectl(&["get", "proxyleases", "-A"])
+                .status
+                .success()
+                .then_some(())
         })
         .await;
     }
@@ -109,9 +134,19 @@ impl Stage {
 
     /// Whether a fresh `/readyz` on the admin address is green, with its text.
     pub async fn ready(&self) -> Option<(bool, String)> {
-        let address = self.arguments.iter().find_map(|a| a.strip_prefix("--admin-address="))?;
+        let address = self
+            .arguments
+            .iter()
+            .find_map(|a| a.strip_prefix("--admin-address="))?;
         let output = Command::new("curl")
-            .args(["-s", "-o", "-", "-w", "\n%{http_code}", &format!("http://{address}/readyz")])
+            .args([
+                "-s",
+                "-o",
+                "-",
+                "-w",
+                "\n%{http_code}",
+                &format!("http://{address}/readyz"),
+            ])
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -120,10 +155,14 @@ impl Stage {
     }
 
     pub fn metrics(&self) -> String {
-        let address =
-            self.arguments.iter().find_map(|a| a.strip_prefix("--admin-address=")).unwrap();
-        let output =
-            Command::new("curl").args(["-s", &format!("http://{address}/metrics")]).output();
+        let address = self
+            .arguments
+            .iter()
+            .find_map(|a| a.strip_prefix("--admin-address="))
+            .unwrap();
+        let output = Command::new("curl")
+            .args(["-s", &format!("http://{address}/metrics")])
+            .output();
         String::from_utf8(output.unwrap().stdout).unwrap()
     }
 
@@ -139,7 +178,10 @@ impl Stage {
 
     /// As somebody else.
     pub fn kubectl_as(&self, kubeconfig: &Path, arguments: &[&str]) -> String {
-        self.expect_success(self.cluster.kubectl_as(kubeconfig, arguments).unwrap(), arguments)
+        self.expect_success(
+            self.cluster.kubectl_as(kubeconfig, arguments).unwrap(),
+            arguments,
+        )
     }
 
     /// What is printed to stderr by a command that must fail.
@@ -218,8 +260,15 @@ impl Stage {
             }],
         }});
         self.kubectl(&[
-            "-n", "crawlers", "patch", "proxy", name, "--subresource=status", "--type=merge",
-            "-p", &status.to_string(),
+            "-n",
+            "crawlers",
+            "patch",
+            "proxy",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &status.to_string(),
         ]);
     }
 
@@ -227,7 +276,13 @@ impl Stage {
     pub async fn accepting(&self, name: &str) {
         self.until("the proxy to accept leases", || {
             let output = self.try_kubectl(&[
-                "-n", "crawlers", "get", "pxe", name, "-o", "jsonpath={.status.accepting}",
+                "-n",
+                "crawlers",
+                "get",
+                "pxe",
+                name,
+                "-o",
+                "jsonpath={.status.accepting}",
             ]);
             (output.stdout == b"true").then_some(())
         })
@@ -236,9 +291,11 @@ impl Stage {
 
     /// A lease, as JSON.
     pub fn lease(&self, name: &str) -> Option<Value> {
-        let output =
-            self.try_kubectl(&["-n", "crawlers", "get", "proxylease", name, "-o", "json"]);
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+        let output = self.try_kubectl(&["-n", "crawlers", "get", "proxylease", name, "-o", "json"]);
+        output
+            .status
+            .success()
+            .then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 }
 

@@ -1,0 +1,6 @@
+//! The allocator against its specification.
+
+mod choice;
+mod model;
+mod store;
+mod waiting;
