@@ -167,7 +167,7 @@ mod tests {
         );
         assert_eq!(operator.max_concurrent_reconciles, 8);
         assert!(operator.namespaces.is_empty());
-        assert_eq!(operator.quota_retry, Duration::from_secs(300));
+        assert_eq!(operator.quota_retry, Duration::from_mins(5));
     }
 
     #[test]

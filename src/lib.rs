@@ -10,3 +10,22 @@ pub mod pool;
 pub mod providers;
 pub mod proxy;
 pub mod watch;
+
+/// As whom the operator writes: what managedFields of an object say.
+const FIELD_MANAGER: &str = "proxy-operator";
+
+/// How the operator creates and updates.
+fn post_params() -> kube::api::PostParams {
+    kube::api::PostParams {
+        field_manager: Some(FIELD_MANAGER.into()),
+        ..Default::default()
+    }
+}
+
+/// How the operator patches.
+fn patch_params() -> kube::api::PatchParams {
+    kube::api::PatchParams {
+        field_manager: Some(FIELD_MANAGER.into()),
+        ..Default::default()
+    }
+}

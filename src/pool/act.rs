@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use crawl_api::names;
 use crawl_api::pool::{ProxyPool, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::Proxy;
-use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::api::{DeleteParams, ObjectMeta, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use rand::RngExt;
 use runtime_kit::{Class, Classify};
+
+use crate::post_params;
 
 use super::observe::Member;
 use super::plan::Action;
@@ -38,7 +40,7 @@ async fn create(ctx: &Ctx, pool: &ProxyPool, api: &Api<Proxy>) -> Result<(), Err
     let member = build_member(pool);
     let name = member.name_any();
     ctx.pending.creating(pool, &name, ctx.clock.elapsed());
-    match api.create(&PostParams::default(), &member).await {
+    match api.create(&post_params(), &member).await {
         Ok(_) => {
             tracing::info!(member = name, "member created");
             Ok(())

@@ -17,7 +17,6 @@ use crawl_api::names;
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::PostParams;
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -27,6 +26,7 @@ use tracing::Instrument;
 
 use self::observe::Pending;
 use crate::events::Events;
+use crate::post_params;
 
 /// How many failing pools are remembered for backoff.
 const BACKOFF_CAPACITY: usize = 10_000;
@@ -168,7 +168,7 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
         let api: Api<ProxyPool> =
             Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
         let written = api
-            .replace_status(&pool.name_any(), &PostParams::default(), &changed)
+            .replace_status(&pool.name_any(), &post_params(), &changed)
             .await;
         written.map_err(Error::Status)?;
         if failure.is_some() {

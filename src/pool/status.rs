@@ -3,7 +3,7 @@
 use crawl_api::conditions::{self as c, Statement};
 use crawl_api::names;
 use crawl_api::pool::{ProxyPool, ProxyPoolStatus};
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::Error;
@@ -43,8 +43,6 @@ pub(super) fn compute(
         let message = format!("{ready} of {wanted} members are ready");
         Statement::new(c::READY, false, c::REASON_MEMBERS_NOT_READY, message)
     };
-    // Why: the API keeps whole seconds; anything finer would differ from what is read back.
-    let now = now.round(Unit::Second).unwrap_or(now);
     c::set(
         &mut status.conditions,
         statement,

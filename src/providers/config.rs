@@ -261,6 +261,10 @@ fn unreadable(error: &serde_saphyr::Error) -> Problem {
 mod tests {
     use super::*;
 
+    #[expect(
+        clippy::unwrap_in_result,
+        reason = "a folder that cannot be made fails the test"
+    )]
     fn read(text: &str) -> Result<Config, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("providers.yaml");

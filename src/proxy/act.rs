@@ -10,7 +10,7 @@ use crawl_api::proxy::Proxy;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch};
 use kube::{Api, Resource, ResourceExt};
 use rand::RngExt;
 use runtime_kit::{Class, Classify};
@@ -21,6 +21,7 @@ use super::observe::{Observation, has_finalizer, tagged_hash};
 use super::plan::Action;
 use super::{Ctx, Error, Failure};
 use crate::providers::{Created, Instance, Provider};
+use crate::{patch_params, post_params};
 
 /// What an action changed, as far as status depends on it.
 #[derive(Clone, Debug)]
@@ -140,9 +141,7 @@ impl Acting<'_> {
         }
         let patch = Patch::Merge(json!({"metadata": changes}));
         let (api, name) = (self.api(), self.proxy.name_any());
-        let patched = api
-            .patch_metadata(&name, &PatchParams::default(), &patch)
-            .await;
+        let patched = api.patch_metadata(&name, &patch_params(), &patch).await;
         self.resource_version = patched.map_err(Error::Write)?.metadata.resource_version;
         Ok(())
     }
@@ -238,7 +237,7 @@ impl Acting<'_> {
         let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let owner = self.proxy.controller_owner_ref(&());
         let secret = build_secret(name, owner);
-        match secrets.create(&PostParams::default(), &secret).await {
+        match secrets.create(&post_params(), &secret).await {
             Ok(_) => Ok(()),
             Err(error) if error.class() == Class::AlreadyExists => Ok(()),
             Err(error) => Err(Error::Write(error)),

@@ -185,16 +185,16 @@ mod tests {
         }
     }
 
-    fn reason(drain: Drain) -> Option<&'static str> {
+    fn reason(drain: &Drain) -> Option<&'static str> {
         match drain {
-            Drain::Done(reason, _) => Some(reason),
+            Drain::Done(reason, _) => Some(*reason),
             Drain::Unmarked | Drain::Waiting(_) | Drain::Unavailable(_) => None,
         }
     }
 
     #[test]
     fn drained_only_when_the_mark_was_seen_nothing_is_accepted_and_nothing_is_active() {
-        let judge = |view| reason(judge(&deleted(), &view, at(101)));
+        let judge = |view| reason(&judge(&deleted(), &view, at(101)));
         assert_eq!(judge(seen("40", false, 0)), Some("NoLeases"));
         assert_eq!(judge(seen("41", false, 0)), Some("NoLeases"));
         assert_eq!(judge(seen("39", false, 0)), None);
@@ -213,9 +213,9 @@ mod tests {
     fn without_a_recorded_mark_the_present_state_has_to_be_seen() {
         let mut proxy = deleted();
         proxy.status.as_mut().unwrap().drain_mark = None;
-        assert_eq!(reason(judge(&proxy, &seen("49", false, 0), at(101))), None);
+        assert_eq!(reason(&judge(&proxy, &seen("49", false, 0), at(101))), None);
         assert_eq!(
-            reason(judge(&proxy, &seen("50", false, 0), at(101))),
+            reason(&judge(&proxy, &seen("50", false, 0), at(101))),
             Some("NoLeases")
         );
     }
@@ -226,11 +226,11 @@ mod tests {
         let before = judge(&deleted(), &down, at(100 + 899));
         assert!(matches!(before, Drain::Unavailable(_)));
         assert_eq!(
-            reason(judge(&deleted(), &down, at(100 + 900))),
+            reason(&judge(&deleted(), &down, at(100 + 900))),
             Some("DrainTimedOut")
         );
         assert_eq!(
-            reason(judge(&deleted(), &seen("40", false, 3), at(1_000))),
+            reason(&judge(&deleted(), &seen("40", false, 3), at(1_000))),
             Some("DrainTimedOut")
         );
     }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn without_a_lease_api_nothing_is_waited_for() {
         let drain = judge(&deleted(), &LeaseView::NotInstalled, at(101));
-        assert_eq!(reason(drain), Some("NoLeaseAPI"));
+        assert_eq!(reason(&drain), Some("NoLeaseAPI"));
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         );
         proxy.status.as_mut().unwrap().endpoint = None;
         assert_eq!(
-            reason(judge(&proxy, &LeaseView::NotAsked, at(101))),
+            reason(&judge(&proxy, &LeaseView::NotAsked, at(101))),
             Some("NoLeases")
         );
     }
@@ -266,14 +266,14 @@ mod tests {
             conditions::set(list, statement, None, at(second));
         };
         set(&mut proxy, false, conditions::REASON_DRAINING, 500);
-        assert_eq!(reason(judge(&proxy, &LeaseView::Absent, at(1_399))), None);
+        assert_eq!(reason(&judge(&proxy, &LeaseView::Absent, at(1_399))), None);
         assert_eq!(
-            reason(judge(&proxy, &LeaseView::Absent, at(1_400))),
+            reason(&judge(&proxy, &LeaseView::Absent, at(1_400))),
             Some("DrainTimedOut")
         );
         set(&mut proxy, true, conditions::REASON_NO_LEASE_API, 600);
         assert_eq!(
-            reason(judge(&proxy, &LeaseView::NotAsked, at(601))),
+            reason(&judge(&proxy, &LeaseView::NotAsked, at(601))),
             Some("NoLeaseAPI")
         );
         assert!(!needs_lease_view(&proxy));

@@ -112,11 +112,11 @@ mod tests {
         }
     }
 
-    fn auth(password: &str) -> Option<Credentials> {
-        Some(Credentials {
+    fn auth(password: &str) -> Credentials {
+        Credentials {
             username: "u".into(),
             password: password.into(),
-        })
+        }
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
             |r| r.placement.spot = true,
             |r| r.cloud_init = Some("x".into()),
             |r| r.port = 8080,
-            |r| r.auth = auth("p"),
+            |r| r.auth = Some(auth("p")),
         ];
         let mut hashes = vec![spec_hash(&request())];
         for change in changes {
@@ -161,7 +161,7 @@ mod tests {
         };
         assert_eq!(spec_hash(&renamed), spec_hash(&request()));
         let with = |password| InstanceRequest {
-            auth: auth(password),
+            auth: Some(auth(password)),
             ..request()
         };
         assert_eq!(spec_hash(&with("p")), spec_hash(&with("q")));

@@ -22,7 +22,6 @@ use std::time::Duration;
 use crawl_api::conditions;
 use crawl_api::proxy::{Proxy, ProxyStatus};
 use jiff::Timestamp;
-use kube::api::PostParams;
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
@@ -38,6 +37,7 @@ use self::plan::{Action, Standing};
 use self::status::Pass;
 use crate::events::Events;
 use crate::health::{Engine, Target, Verdict};
+use crate::post_params;
 use crate::providers::{self, Providers};
 
 /// When a Proxy is looked at again.
@@ -341,7 +341,7 @@ async fn write_status(
         let api: Api<Proxy> =
             Api::namespaced(ctx.client.clone(), &proxy.namespace().unwrap_or_default());
         let written = api
-            .replace_status(&proxy.name_any(), &PostParams::default(), &changed)
+            .replace_status(&proxy.name_any(), &post_params(), &changed)
             .await;
         written.map_err(Error::Write)?;
         let before = proxy

@@ -375,3 +375,7 @@ fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
                 && now.duration_since(condition.last_transition_time.0) >= timeout
         })
 }
+
+#[cfg(test)]
+#[path = "observe_tests.rs"]
+mod tests;

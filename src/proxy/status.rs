@@ -6,8 +6,7 @@ use crawl_api::address::Endpoint;
 use crawl_api::conditions::{self as c, Statement};
 use crawl_api::proxy::{Phase, Proxy, ProxyStatus};
 use crawl_api::scheme::Scheme;
-use jiff::{Timestamp, Unit};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
 use runtime_kit::Class;
 
 use super::Failure;
@@ -42,8 +41,6 @@ pub(super) struct Pass<'a> {
 pub(super) fn compute(pass: &Pass<'_>) -> ProxyStatus {
     let mut draft = Draft {
         pass,
-        // Why: the API keeps whole seconds; anything finer would differ from what is read back.
-        now: pass.now.round(Unit::Second).unwrap_or(pass.now),
         status: pass.proxy.status.clone().unwrap_or_default(),
     };
     draft.status.observed_generation = pass.proxy.metadata.generation;
@@ -58,14 +55,18 @@ pub(super) fn compute(pass: &Pass<'_>) -> ProxyStatus {
 
 struct Draft<'a> {
     pass: &'a Pass<'a>,
-    now: Timestamp,
     status: ProxyStatus,
 }
 
 impl Draft<'_> {
     fn state(&mut self, statement: Statement) {
         let generation = self.pass.proxy.metadata.generation;
-        c::set(&mut self.status.conditions, statement, generation, self.now);
+        c::set(
+            &mut self.status.conditions,
+            statement,
+            generation,
+            self.pass.now,
+        );
     }
 
     /// providerID, operation and zone.
@@ -307,8 +308,7 @@ impl Draft<'_> {
             self.status.exit_ip.clone_from(exit_ip);
             self.status.latency_milliseconds =
                 latency.map(|latency| i64::try_from(latency.as_millis()).unwrap_or(i64::MAX));
-            self.status.last_health_check_time =
-                last_probe.map(|at| Time(at.round(Unit::Second).unwrap_or(at)));
+            self.status.last_health_check_time = last_probe.map(c::api_time);
             Statement::new(c::HEALTHY, *healthy, reason, message.as_str())
         } else if c::find(&self.status.conditions, c::HEALTHY).is_none() {
             Statement::new(

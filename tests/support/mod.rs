@@ -1,6 +1,11 @@
 //! One control plane per test binary with our CRDs and roles, and the programs around it.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -8,8 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crawl_api::proxy::{Proxy, ProxySpec};
+use bytes::Bytes;
+use crawl_api::proxy::{Phase, Proxy, ProxySpec};
 use devcluster::{Cluster, Options, Process, wait_for};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
@@ -19,7 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
 /// For what takes seconds at most.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The namespace, and the ServiceAccount in it, that the operator's roles are bound to.
 pub(crate) const OPERATOR: &str = "proxy-operator";
@@ -143,8 +151,8 @@ impl Cloud {
 
 /// Why built here: cargo builds the binaries of this package for its tests, not those of others.
 fn mock_cloud_binary() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_proxy-operator")).with_file_name("mock-cloud");
     static BUILT: std::sync::Once = std::sync::Once::new();
+    let path = Path::new(env!("CARGO_BIN_EXE_proxy-operator")).with_file_name("mock-cloud");
     BUILT.call_once(|| {
         let built = Command::new(env!("CARGO"))
             .current_dir(repository())
@@ -163,16 +171,68 @@ fn mock_cloud_binary() -> PathBuf {
     path
 }
 
-/// An operator for one namespace and one cloud, as a process.
+/// The echo target of a test binary, as a process.
+pub(crate) struct Echo {
+    process: Process,
+    address: SocketAddr,
+    dir: PathBuf,
+}
+
+pub(crate) async fn echo(cluster: &Cluster) -> &'static Echo {
+    static ECHO: OnceCell<Echo> = OnceCell::const_new();
+    let start = async || {
+        let address = SocketAddr::from(([127, 0, 0, 1], cluster.free_port().unwrap()));
+        let dir = cluster.dir().join("echo");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_proxy-operator"));
+        command
+            .args([
+                "echo",
+                "--listen",
+                &address.to_string(),
+                "--self-signed-dir",
+            ])
+            .arg(&dir);
+        let process = cluster.spawn("echo", command).unwrap();
+        let made = async || {
+            Ok(["echo.key", "ca.crt"]
+                .iter()
+                .all(|f| dir.join(f).exists())
+                .then_some(()))
+        };
+        wait_for("the keys of the echo target", TIMEOUT, made)
+            .await
+            .unwrap();
+        Echo {
+            process,
+            address,
+            dir,
+        }
+    };
+    ECHO.get_or_init(start).await
+}
+
+/// A namespace of a test, its cloud, and the command line of its operators.
+pub(crate) struct Site {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) client: Client,
+    pub(crate) namespace: &'static str,
+    pub(crate) cloud: Cloud,
+    flags: Vec<String>,
+}
+
+/// An operator as a process.
 pub(crate) struct Operator {
     pub(crate) process: Process,
     pub(crate) admin: SocketAddr,
 }
 
-impl Operator {
-    pub(crate) async fn start(cluster: &Cluster, namespace: &str, cloud: &Cloud) -> Self {
-        let port = cluster.free_port().unwrap();
-        let admin = SocketAddr::from(([127, 0, 0, 1], port));
+impl Site {
+    pub(crate) async fn new(namespace: &'static str) -> Self {
+        let cluster = cluster().await;
+        let client = cluster.client().await.unwrap();
+        self::namespace(&client, namespace).await;
+        let cloud = Cloud::start(cluster, namespace).await;
+        let echo = echo(cluster).await;
         let providers = cluster.dir().join(format!("{namespace}-providers.yaml"));
         let text = format!(
             "providers:\n- name: local\n  type: mock\n  mock: {{url: 'http://{}'}}\n",
@@ -183,26 +243,102 @@ impl Operator {
             .service_account_kubeconfig(OPERATOR, OPERATOR)
             .await
             .unwrap();
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        let echo_url = format!("https://{}", echo.address);
+        let flags = [
+            ("--providers-config", path(&providers)),
+            ("--kubeconfig", path(&kubeconfig)),
+            ("--namespaces", namespace.to_owned()),
+            ("--provisioning-poll", "200ms".into()),
+            ("--deletion-poll", "200ms".into()),
+            ("--drift-poll", "500ms".into()),
+            ("--echo-url", echo_url),
+            ("--echo-key-file", path(&echo.dir.join("echo.key"))),
+            ("--probe-ca-file", path(&echo.dir.join("ca.crt"))),
+            ("--log-level", "info,proxy_operator=debug".into()),
+        ];
+        let flags = flags
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect();
+        Self {
+            cluster,
+            client,
+            namespace,
+            cloud,
+            flags,
+        }
+    }
+
+    pub(crate) fn proxies(&self) -> Api<Proxy> {
+        Api::namespaced(self.client.clone(), self.namespace)
+    }
+
+    /// Starts an operator that works at once.
+    pub(crate) fn operator(&self) -> Operator {
+        self.operator_with(&["--no-leader-elect"])
+    }
+
+    pub(crate) fn operator_with(&self, flags: &[&str]) -> Operator {
+        let admin = SocketAddr::from(([127, 0, 0, 1], self.cluster.free_port().unwrap()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_proxy-operator"));
-        command.arg("--providers-config").arg(&providers);
-        command.arg("--kubeconfig").arg(&kubeconfig);
-        command.args(["--namespaces", namespace, "--no-leader-elect"]);
-        command.args(["--bind-address", &admin.to_string()]);
-        command.args(["--provisioning-poll", "200ms", "--deletion-poll", "200ms"]);
-        command.args([
-            "--drift-poll",
-            "1s",
-            "--log-level",
-            "info,proxy_operator=debug",
-        ]);
-        let process = cluster
-            .spawn(&format!("{namespace}-operator"), command)
-            .unwrap();
-        Self { process, admin }
+        command
+            .args(&self.flags)
+            .args(["--bind-address", &admin.to_string()])
+            .args(flags);
+        let name = format!("{}-operator-{}", self.namespace, admin.port());
+        Operator {
+            process: self.cluster.spawn(&name, command).unwrap(),
+            admin,
+        }
     }
 }
 
-/// A Proxy of a namespace.
-pub(crate) fn proxy(name: &str, spec: ProxySpec) -> Proxy {
+impl Operator {
+    /// What an admin endpoint answers.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+        let client = client.build_http::<Empty<Bytes>>();
+        let answer = client
+            .get(format!("http://{}{path}", self.admin).parse().unwrap())
+            .await;
+        let Ok(answer) = answer else {
+            return (0, String::new());
+        };
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// The value of a metric, by the beginning of its line; 0 when it is not there.
+    pub(crate) async fn metric(&self, line: &str) -> f64 {
+        let (_, text) = self.get("/metrics").await;
+        let found = text.lines().find_map(|each| each.strip_prefix(line));
+        found.map_or(0.0, |value| value.trim().parse().unwrap())
+    }
+}
+
+/// A Proxy whose health is probed every second.
+pub(crate) fn proxy(name: &str, mut spec: ProxySpec) -> Proxy {
+    spec.health_check.interval_seconds = 1;
+    spec.health_check.timeout_seconds = 1;
     Proxy::new(name, spec)
+}
+
+/// The Proxy, once it is Ready.
+pub(crate) fn ready(proxy: Option<&Proxy>) -> Option<Proxy> {
+    proxy.filter(|proxy| proxy.phase() == Phase::Ready).cloned()
+}
+
+/// The reason of a condition.
+pub(crate) fn reason(proxy: &Proxy, condition: &str) -> String {
+    proxy
+        .condition(condition)
+        .map(|condition| condition.reason.clone())
+        .unwrap_or_default()
+}
+
+/// Whether it is gone.
+pub(crate) fn gone<K>(object: Option<&K>) -> Option<()> {
+    object.is_none().then_some(())
 }

@@ -166,6 +166,11 @@ impl Statement {
     }
 }
 
+/// A time as the API keeps it, in whole seconds; anything finer would differ from what is read back.
+pub fn api_time(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
 /// Puts a condition into the list. The transition time moves only when the status does.
 pub fn set(
     conditions: &mut Vec<Condition>,
@@ -191,7 +196,7 @@ pub fn set(
         Some(old) => {
             if old.status != status {
                 status.clone_into(&mut old.status);
-                old.last_transition_time = Time(now);
+                old.last_transition_time = api_time(now);
             }
             old.reason = reason;
             old.message = message;
@@ -203,7 +208,7 @@ pub fn set(
             reason,
             message,
             observed_generation: generation,
-            last_transition_time: Time(now),
+            last_transition_time: api_time(now),
         }),
     }
 }

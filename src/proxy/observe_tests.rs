@@ -1,0 +1,151 @@
+//! How answers are condensed into what the action table knows.
+
+use crawl_api::conditions::Statement;
+use crawl_api::proxy::{Placement, ProxySpec, ProxyStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn request() -> InstanceRequest {
+    InstanceRequest {
+        name: "proxy-x".into(),
+        placement: Placement::default(),
+        cloud_init: None,
+        port: 3128,
+        auth: None,
+        tags: Tags::new(),
+    }
+}
+
+fn observation(state: InstanceState, ip: Option<&str>) -> Observation {
+    let instance = Instance {
+        id: "mock://a/1".into(),
+        name: "proxy-x".into(),
+        tags: Tags::new(),
+        created: at(1_000),
+        state,
+        ip: ip.map(str::to_owned),
+        port: None,
+        zone: "a".into(),
+    };
+    Observation {
+        wanted: Some(request()),
+        instance: Some(instance),
+        remediation_allowed: true,
+        ..Observation::nothing(Standing::Managed)
+    }
+}
+
+fn proxy() -> Proxy {
+    let mut proxy = Proxy::new("p", ProxySpec::managed("local"));
+    proxy.metadata.finalizers = Some(vec![names::FINALIZER_INSTANCE.into()]);
+    proxy.status = Some(ProxyStatus::default());
+    proxy
+}
+
+fn unhealthy_since(proxy: &mut Proxy, second: i64, reason: &str) {
+    let statement = Statement::new(conditions::HEALTHY, false, reason, "");
+    let list = &mut proxy.status.as_mut().unwrap().conditions;
+    conditions::set(list, statement, None, at(second));
+}
+
+#[test]
+fn an_instance_without_address_starts_and_is_overdue_after_the_timeout() {
+    for (state, ip) in [
+        (InstanceState::Provisioning, None),
+        (InstanceState::Provisioning, Some("127.1.1.1")),
+        (InstanceState::Running, None),
+    ] {
+        let sight = |now| observation(state, ip).situation(&proxy(), at(now)).sight;
+        assert_eq!(sight(1_599), Sight::Starting { overdue: false });
+        assert_eq!(sight(1_600), Sight::Starting { overdue: true });
+    }
+}
+
+#[test]
+fn a_running_instance_fails_after_the_timeout_if_replacing_may_help() {
+    let sight = |proxy: &Proxy, allowed: bool, now| {
+        let seen = observation(InstanceState::Running, Some("127.1.1.1"));
+        let seen = Observation {
+            remediation_allowed: allowed,
+            ..seen
+        };
+        seen.situation(proxy, at(now)).sight
+    };
+    let failing = |failing| Sight::Running { failing };
+    let mut sick = proxy();
+    assert_eq!(sight(&sick, true, 9_999), failing(false));
+    unhealthy_since(&mut sick, 2_000, conditions::REASON_CONNECT_FAILED);
+    assert_eq!(sight(&sick, true, 2_299), failing(false));
+    assert_eq!(sight(&sick, true, 2_300), failing(true));
+    assert_eq!(
+        sight(&sick, false, 2_300),
+        failing(false),
+        "too many fail at once"
+    );
+    unhealthy_since(&mut sick, 2_000, conditions::REASON_PROXY_AUTH_FAILED);
+    assert_eq!(
+        sight(&sick, true, 9_999),
+        failing(false),
+        "another machine would refuse too"
+    );
+}
+
+#[test]
+fn stopping_stopped_and_missing_are_told_apart() {
+    let sight = |state| observation(state, None).situation(&proxy(), at(0)).sight;
+    assert_eq!(sight(InstanceState::Stopping), Sight::Stopping);
+    assert_eq!(sight(InstanceState::Stopped), Sight::Stopped);
+    let none = Observation::nothing(Standing::Managed);
+    assert_eq!(none.situation(&proxy(), at(0)).sight, Sight::Missing);
+}
+
+#[test]
+fn the_stored_hash_is_the_annotation_or_else_the_tag_of_the_instance() {
+    let mut seen = observation(InstanceState::Running, Some("127.1.1.1"));
+    let mut proxy = proxy();
+    assert_eq!(seen.drift(&proxy), Drift::Unknown);
+    let hash = hash::spec_hash(&request());
+    let tags = &mut seen.instance.as_mut().unwrap().tags;
+    tags.insert(names::TAG_SPEC_HASH.into(), hash::to_tag(&hash));
+    assert_eq!(seen.drift(&proxy), Drift::Same);
+    let annotations = proxy.annotations_mut();
+    annotations.insert(names::ANNOTATION_SPEC_HASH.into(), "v1:other".into());
+    assert_eq!(seen.drift(&proxy), Drift::Changed);
+}
+
+#[test]
+fn a_create_lacks_its_finalizer_before_it_lacks_credentials() {
+    let mut seen = Observation::nothing(Standing::Managed);
+    seen.credentials_to_generate = true;
+    let lacking = |seen: &Observation, proxy: &Proxy| seen.situation(proxy, at(0)).lacking;
+    let mut bare = proxy();
+    bare.metadata.finalizers = None;
+    assert_eq!(lacking(&seen, &bare), Lacking::Finalizer);
+    assert_eq!(lacking(&seen, &proxy()), Lacking::Credentials);
+    seen.credentials_to_generate = false;
+    assert_eq!(lacking(&seen, &proxy()), Lacking::Nothing);
+}
+
+#[test]
+fn life_identity_leases_and_policy_come_from_the_object_and_the_handshake() {
+    let mut object = proxy();
+    let mut seen = Observation::nothing(Standing::Managed);
+    let live = seen.situation(&object, at(0));
+    assert_eq!((live.life, live.identity), (Life::Live, Identity::None));
+    assert_eq!((live.leases, live.abandon), (Leases::MayExist, false));
+    object.metadata.deletion_timestamp = Some(Time(at(0)));
+    object.status.as_mut().unwrap().provider_id = Some("x".into());
+    object.spec.deletion_policy = DeletionPolicy::Abandon;
+    seen.drain = Drain::Done(conditions::REASON_NO_LEASES, String::new());
+    let going = seen.situation(&object, at(0));
+    assert_eq!(
+        (going.life, going.identity),
+        (Life::Deleting, Identity::Set)
+    );
+    assert_eq!((going.leases, going.abandon), (Leases::Gone, true));
+}
