@@ -135,7 +135,7 @@ impl Cloud {
         let port = cluster.free_port().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let state = cluster.dir().join(format!("{name}-cloud"));
-        let mut command = Command::new(mock_cloud_binary());
+        let mut command = Command::new(binary("mock-cloud", "mock-cloud"));
         command.args(["serve", "--listen", &address.to_string()]);
         command.args(["--provision-delay", "300ms", "--delete-delay", "300ms"]);
         command.arg("--state").arg(state);
@@ -149,26 +149,17 @@ impl Cloud {
     }
 }
 
+/// A binary of another package.
+///
 /// Why built here: cargo builds the binaries of this package for its tests, not those of others.
-fn mock_cloud_binary() -> PathBuf {
-    static BUILT: std::sync::Once = std::sync::Once::new();
-    let path = Path::new(env!("CARGO_BIN_EXE_proxy-operator")).with_file_name("mock-cloud");
-    BUILT.call_once(|| {
-        let built = Command::new(env!("CARGO"))
-            .current_dir(repository())
-            .args([
-                "build",
-                "--quiet",
-                "-p",
-                "mock-cloud",
-                "--bin",
-                "mock-cloud",
-            ])
-            .status()
-            .unwrap();
-        assert!(built.success(), "mock-cloud cannot be built");
-    });
-    path
+pub(crate) fn binary(package: &str, name: &str) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .current_dir(repository())
+        .args(["build", "--quiet", "-p", package, "--bin", name])
+        .status()
+        .unwrap();
+    assert!(built.success(), "{name} cannot be built");
+    Path::new(env!("CARGO_BIN_EXE_proxy-operator")).with_file_name(name)
 }
 
 /// The echo target of a test binary, as a process.
@@ -176,6 +167,18 @@ pub(crate) struct Echo {
     process: Process,
     address: SocketAddr,
     dir: PathBuf,
+}
+
+impl Echo {
+    /// Where it answers.
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// The certificate of the authority that signed its own, PEM.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.dir.join("ca.crt")
+    }
 }
 
 pub(crate) async fn echo(cluster: &Cluster) -> &'static Echo {
@@ -244,7 +247,7 @@ impl Site {
             .await
             .unwrap();
         let path = |path: &Path| path.to_str().unwrap().to_owned();
-        let echo_url = format!("https://{}", echo.address);
+        let echo_url = echo.url();
         let flags = [
             ("--providers-config", path(&providers)),
             ("--kubeconfig", path(&kubeconfig)),
@@ -254,7 +257,7 @@ impl Site {
             ("--drift-poll", "500ms".into()),
             ("--echo-url", echo_url),
             ("--echo-key-file", path(&echo.dir.join("echo.key"))),
-            ("--probe-ca-file", path(&echo.dir.join("ca.crt"))),
+            ("--probe-ca-file", path(&echo.authority())),
             ("--log-level", "info,proxy_operator=debug".into()),
         ];
         let flags = flags

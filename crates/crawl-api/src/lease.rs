@@ -47,7 +47,7 @@ pub mod denial {
 }
 
 /// The right to use one proxy until a time.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "leases.crawl.example.com",
     version = "v1alpha1",
@@ -158,6 +158,21 @@ pub struct ProxyLeaseSpec {
     #[serde(default, rename = "requestID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub request_id: Option<String>,
+}
+
+impl Default for ProxyLeaseSpec {
+    /// What the server makes of an empty spec.
+    fn default() -> Self {
+        Self {
+            pool_ref: None,
+            selector: None,
+            target: None,
+            ttl_seconds: default_ttl_seconds(),
+            schemes: default_schemes(),
+            wait_seconds: 0,
+            request_id: None,
+        }
+    }
 }
 
 fn default_ttl_seconds() -> i32 {
@@ -303,4 +318,15 @@ pub struct LeaseRenewalStatus {
     /// The proxy is being drained: no renewal goes past this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline: Option<Time>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_spec_is_what_an_empty_one_means() {
+        let empty: ProxyLeaseSpec = serde_json::from_str("{}").unwrap();
+        assert_eq!(ProxyLeaseSpec::default(), empty);
+    }
 }

@@ -146,7 +146,8 @@ pub struct ProxySpec {
     /// No new leases, and leases that exist are asked to go within drainTimeoutSeconds.
     #[serde(default)]
     pub drain: bool,
-    /// The operator leaves the object and its instance alone, except for probing.
+    /// The operator leaves the object and its instance alone, except for probing; a deletion waits
+    /// too.
     #[serde(default)]
     pub paused: bool,
     /// How long leases may keep a proxy that is being drained, in seconds. Then they are cut.
