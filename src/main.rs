@@ -10,10 +10,13 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let error = runtime_kit::chain(error.as_ref()).to_string();
-            tracing::error!(error, "proxy-operator ends");
-            #[expect(clippy::print_stderr, reason = "logging may not be set up yet")]
-            {
-                eprintln!("error: {error}");
+            if tracing::dispatcher::has_been_set() {
+                tracing::error!(error, "proxy-operator ends");
+            } else {
+                #[expect(clippy::print_stderr, reason = "logging is not set up")]
+                {
+                    eprintln!("error: {error}");
+                }
             }
             ExitCode::FAILURE
         },

@@ -100,6 +100,8 @@ where
         let mut merge = Merge::new(apis.len());
         let parts = apis.into_iter().enumerate().map(|(part, api)| {
             let events = watcher(api, watcher::Config::default()).default_backoff();
+            // Why: nobody reads them, and they are larger than the rest of an object.
+            let events = events.modify(|object| object.meta_mut().managed_fields = None);
             events.map(move |event| (part, event)).boxed()
         });
         let mut events = futures::stream::select_all(parts);

@@ -73,11 +73,7 @@ impl Metered {
     ) -> Result<T, Error> {
         let quiet = self.quiet_until.lock().saturating_sub(self.clock.elapsed());
         if !quiet.is_zero() {
-            let message = format!(
-                "provider {} asked to be left alone; the next call is in {} s",
-                self.name,
-                quiet.as_secs() + 1
-            );
+            let message = format!("provider {} asked to be left alone", self.name);
             return Err(Error::new(Class::RateLimited, message).retry_after(Some(quiet)));
         }
         let result = tokio::select! {

@@ -143,6 +143,9 @@ impl Acting<'_> {
         let (api, name) = (self.api(), self.proxy.name_any());
         let patched = api.patch_metadata(&name, &patch_params(), &patch).await;
         self.resource_version = patched.map_err(Error::Write)?.metadata.resource_version;
+        self.ctx
+            .memory
+            .wrote(self.proxy, self.resource_version.as_deref());
         Ok(())
     }
 

@@ -7,8 +7,8 @@
 mod act;
 mod drain;
 mod hash;
-mod holds;
 mod leases;
+mod memory;
 mod naming;
 mod observe;
 mod plan;
@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use crawl_api::conditions;
 use crawl_api::proxy::{Proxy, ProxyStatus};
-use jiff::Timestamp;
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
@@ -30,8 +29,8 @@ use runtime_kit::{Class, Classify, Clock};
 use tracing::Instrument;
 
 use self::act::{Acted, Effect};
-use self::holds::Holds;
 pub use self::leases::LeaseApi;
+use self::memory::Memory;
 use self::observe::Observation;
 use self::plan::{Action, Standing};
 use self::status::Pass;
@@ -74,7 +73,7 @@ pub struct Ctx {
     events: Events,
     clock: Arc<dyn Clock>,
     settings: Settings,
-    holds: Holds,
+    memory: Memory,
     backoff: Backoff<String>,
 }
 
@@ -140,7 +139,7 @@ impl Ctx {
             events,
             clock,
             settings,
-            holds: Holds::default(),
+            memory: Memory::default(),
             backoff: Backoff::new(
                 runtime_kit::backoff::BackoffPolicy::default(),
                 BACKOFF_CAPACITY,
@@ -151,7 +150,7 @@ impl Ctx {
     /// Forgets what is remembered of an object that is gone.
     pub fn forget(&self, uid: &str) {
         self.health.remove(uid);
-        self.holds.release(uid);
+        self.memory.forget(uid);
         self.backoff.reset(&uid.to_owned());
     }
 }
@@ -192,7 +191,13 @@ pub fn error_policy(proxy: Arc<Proxy>, error: &Error, ctx: Arc<Ctx>) -> Next {
     Next::requeue(delay)
 }
 
+/// How long to wait for the watch to show our last write, which wakes the controller by itself.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
 async fn pass(ctx: &Ctx, proxy: &Proxy) -> Result<Next, Error> {
+    if ctx.memory.is_behind(proxy) {
+        return Ok(Next::requeue(CATCH_UP));
+    }
     let now = ctx.clock.now();
     let (observation, action, acted) = match Box::pin(observe::observe(ctx, proxy, now)).await {
         Ok(observation) => {
@@ -220,10 +225,24 @@ async fn pass(ctx: &Ctx, proxy: &Proxy) -> Result<Next, Error> {
         next(ctx, proxy, &observation, action)
     };
     if matches!(acted.effect, Effect::LetGo) {
-        ctx.forget(&proxy.uid().unwrap_or_default());
+        ctx.health.remove(&proxy.uid().unwrap_or_default());
         return Ok(Next::await_change());
     }
-    write_status(ctx, proxy, &observation, action, &acted, now).await?;
+    let held = ctx
+        .memory
+        .held(proxy, ctx.clock.elapsed())
+        .map(|(_, failure)| failure);
+    let pass = Pass {
+        proxy,
+        observation: &observation,
+        action,
+        effect: &acted.effect,
+        // Why: a status write that was refused loses no failure while the hold lasts.
+        failure: acted.failure.as_ref().or(held.as_ref()),
+        providers: &ctx.providers.names().collect::<Vec<_>>().join(", "),
+        now,
+    };
+    write_status(ctx, &pass, acted.resource_version).await?;
     Ok(next)
 }
 
@@ -278,7 +297,8 @@ fn settle(ctx: &Ctx, proxy: &Proxy, failure: &Failure) -> Next {
     let Some(wait) = wait else {
         return Next::await_change();
     };
-    ctx.holds.hold(proxy, ctx.clock.elapsed() + wait);
+    ctx.memory
+        .hold(proxy, ctx.clock.elapsed() + wait, failure.clone());
     Next::requeue(wait)
 }
 
@@ -299,8 +319,8 @@ fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> 
         | Action::RemoveFinalizer => Duration::from_millis(100),
         Action::Rest => match observation.standing {
             Standing::Held => {
-                let left = ctx.holds.remaining(proxy, ctx.clock.elapsed());
-                left.unwrap_or(polls.provisioning)
+                let held = ctx.memory.held(proxy, ctx.clock.elapsed());
+                held.map_or(polls.provisioning, |(left, _)| left)
             },
             Standing::UnknownProvider
             | Standing::Paused
@@ -314,28 +334,14 @@ fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> 
 
 async fn write_status(
     ctx: &Ctx,
-    proxy: &Proxy,
-    observation: &Observation,
-    action: Action,
-    acted: &Acted,
-    now: Timestamp,
+    pass: &Pass<'_>,
+    resource_version: Option<String>,
 ) -> Result<(), Error> {
-    let known = ctx.providers.names().collect::<Vec<_>>().join(", ");
-    let status = status::compute(&Pass {
-        proxy,
-        observation,
-        action,
-        effect: &acted.effect,
-        failure: acted.failure.as_ref(),
-        providers: &known,
-        now,
-    });
+    let proxy = pass.proxy;
+    let status = status::compute(pass);
     if proxy.status.as_ref() != Some(&status) {
         let mut changed = proxy.clone();
-        changed
-            .metadata
-            .resource_version
-            .clone_from(&acted.resource_version);
+        changed.metadata.resource_version = resource_version;
         changed.metadata.managed_fields = None;
         changed.status = Some(status.clone());
         let api: Api<Proxy> =
@@ -343,7 +349,9 @@ async fn write_status(
         let written = api
             .replace_status(&proxy.name_any(), &post_params(), &changed)
             .await;
-        written.map_err(Error::Write)?;
+        let written = written.map_err(Error::Write)?;
+        ctx.memory
+            .wrote(proxy, written.metadata.resource_version.as_deref());
         let before = proxy
             .status
             .as_ref()
@@ -352,7 +360,7 @@ async fn write_status(
             .transitions(proxy, before.unwrap_or_default(), &status.conditions)
             .await;
     }
-    tell_health(ctx, proxy, observation, &status);
+    tell_health(ctx, proxy, pass.observation, &status);
     Ok(())
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Observation {
     pub credentials: Option<Credentials>,
     /// Credentials are to be generated first.
     pub credentials_to_generate: bool,
-    /// How long the instance has been unhealthy past its timeout may have consequences now.
+    /// Whether an instance that was unhealthy for too long may be replaced now.
     pub remediation_allowed: bool,
 }
 
@@ -98,7 +98,7 @@ fn standing(ctx: &Ctx, proxy: &Proxy, provider_known: bool) -> Standing {
         Standing::UnknownProvider
     } else if refused && !deleting {
         Standing::AwaitingChange
-    } else if ctx.holds.remaining(proxy, ctx.clock.elapsed()).is_some() {
+    } else if ctx.memory.held(proxy, ctx.clock.elapsed()).is_some() {
         Standing::Held
     } else {
         Standing::Managed
@@ -108,15 +108,20 @@ fn standing(ctx: &Ctx, proxy: &Proxy, provider_known: bool) -> Standing {
 /// Why: when many fail at once, the cause is rarely the machines, and replacing them all makes an
 /// outage of it. One at a time always may be replaced, more only up to a fifth of the namespace.
 fn remediation_allowed(ctx: &Ctx, proxy: &Proxy) -> bool {
+    let failed = |proxy: &Proxy| {
+        let healthy = proxy.condition(conditions::HEALTHY);
+        healthy.is_some_and(|condition| condition.status == "False")
+    };
+    if !failed(proxy) {
+        return true;
+    }
     let namespace = proxy.namespace();
     let peers = ctx.proxies.state();
     let peers = peers
         .iter()
         .filter(|peer| peer.is_managed() && peer.namespace() == namespace);
     let (total, failing) = peers.fold((0_usize, 0_usize), |(total, failing), peer| {
-        let healthy = peer.condition(conditions::HEALTHY);
-        let failed = healthy.is_some_and(|condition| condition.status == "False");
-        (total + 1, failing + usize::from(failed))
+        (total + 1, failing + usize::from(failed(peer)))
     });
     failing <= (total / 5).max(1)
 }

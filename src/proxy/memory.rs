@@ -1,0 +1,149 @@
+//! What is remembered of a Proxy between passes, by UID. All of it may be lost: a restarted operator
+//! makes one more call, or one more write that is refused, and knows again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crawl_api::proxy::Proxy;
+use kube::ResourceExt;
+use parking_lot::Mutex;
+
+use super::Failure;
+
+/// Until when providers are left alone, and what we wrote last.
+#[derive(Debug, Default)]
+pub(super) struct Memory(Mutex<HashMap<String, Remembered>>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    hold: Option<Hold>,
+    /// The resourceVersion of our last write.
+    written: Option<u64>,
+}
+
+/// Why not the controller's requeue alone: the pass that writes a failure into status wakes the
+/// controller by that very write. A changed generation, which a deletion is too, lifts a hold.
+#[derive(Debug)]
+struct Hold {
+    generation: Option<i64>,
+    /// In monotonic time.
+    until: Duration,
+    failure: Failure,
+}
+
+impl Memory {
+    /// Leaves the provider alone until then, for this generation.
+    pub(super) fn hold(&self, proxy: &Proxy, until: Duration, failure: Failure) {
+        let hold = Hold {
+            generation: proxy.metadata.generation,
+            until,
+            failure,
+        };
+        self.edit(proxy, |remembered| remembered.hold = Some(hold));
+    }
+
+    /// How long the provider is left alone yet, and why.
+    pub(super) fn held(&self, proxy: &Proxy, elapsed: Duration) -> Option<(Duration, Failure)> {
+        let mut memory = self.0.lock();
+        let remembered = memory.get_mut(&proxy.uid()?)?;
+        let Hold {
+            generation,
+            until,
+            failure,
+        } = remembered.hold.as_ref()?;
+        let left = until.saturating_sub(elapsed);
+        if *generation != proxy.metadata.generation || left.is_zero() {
+            remembered.hold = None;
+            return None;
+        }
+        Some((left, failure.clone()))
+    }
+
+    /// Notes the object's resourceVersion after a write of ours.
+    pub(super) fn wrote(&self, proxy: &Proxy, resource_version: Option<&str>) {
+        if let Some(version) = resource_version.and_then(|version| version.parse().ok()) {
+            self.edit(proxy, |remembered| {
+                remembered.written = Some(remembered.written.unwrap_or_default().max(version));
+            });
+        }
+    }
+
+    /// Whether this state of the object is older than our last write. Acting on it would repeat
+    /// what was done, and its status write would be refused.
+    pub(super) fn is_behind(&self, proxy: &Proxy) -> bool {
+        let version = proxy.metadata.resource_version.as_deref();
+        let version = version.and_then(|version| version.parse::<u64>().ok());
+        let memory = self.0.lock();
+        let written = memory.get(&proxy.uid().unwrap_or_default());
+        let written = written.and_then(|remembered| remembered.written);
+        matches!((version, written), (Some(version), Some(written)) if version < written)
+    }
+
+    /// Forgets an object.
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    fn edit(&self, proxy: &Proxy, change: impl FnOnce(&mut Remembered)) {
+        change(
+            self.0
+                .lock()
+                .entry(proxy.uid().unwrap_or_default())
+                .or_default(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crawl_api::proxy::ProxySpec;
+    use runtime_kit::Class;
+
+    use super::*;
+
+    fn proxy(generation: i64, resource_version: &str) -> Proxy {
+        let mut proxy = Proxy::new("p", ProxySpec::managed("local"));
+        proxy.metadata.uid = Some("u".into());
+        proxy.metadata.generation = Some(generation);
+        proxy.metadata.resource_version = Some(resource_version.into());
+        proxy
+    }
+
+    fn failure() -> Failure {
+        Failure {
+            class: Class::Quota,
+            reason: "QuotaExceeded",
+            message: "m".into(),
+            wait: None,
+        }
+    }
+
+    #[test]
+    fn a_hold_ends_with_its_time_or_with_another_generation() {
+        let second = Duration::from_secs;
+        let memory = Memory::default();
+        let first = proxy(1, "5");
+        assert_eq!(memory.held(&first, second(0)), None);
+        memory.hold(&first, second(10), failure());
+        assert_eq!(memory.held(&first, second(4)), Some((second(6), failure())));
+        assert_eq!(memory.held(&first, second(10)), None);
+        memory.hold(&first, second(20), failure());
+        assert_eq!(memory.held(&proxy(2, "6"), second(11)), None);
+    }
+
+    #[test]
+    fn a_state_older_than_our_last_write_is_behind() {
+        let memory = Memory::default();
+        assert!(!memory.is_behind(&proxy(1, "5")));
+        memory.wrote(&proxy(1, "5"), Some("11"));
+        memory.wrote(&proxy(1, "5"), Some("9"));
+        assert!(
+            memory.is_behind(&proxy(1, "9")),
+            "versions are numbers, not text"
+        );
+        assert!(!memory.is_behind(&proxy(1, "11")));
+        assert!(!memory.is_behind(&proxy(1, "not-a-number")));
+        memory.forget("u");
+        assert!(!memory.is_behind(&proxy(1, "9")));
+    }
+}
