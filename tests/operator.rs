@@ -19,7 +19,7 @@ use kube::{Api, ResourceExt};
 use mock_cloud::faults::{FailWith, Fault, FaultRule, Op};
 use mock_cloud::model::{CreateInstance, InstanceState, Labels};
 use serde_json::json;
-use support::{Site, TIMEOUT, create, gone, kubectl, proxy, ready, reason, until};
+use support::{Site, TIMEOUT, create, gone, kubectl, proxy, ready, reason, uid_label, until};
 
 async fn patch(site: &Site, name: &str, change: serde_json::Value) {
     let patched = site
@@ -27,10 +27,6 @@ async fn patch(site: &Site, name: &str, change: serde_json::Value) {
         .patch(name, &PatchParams::default(), &Patch::Merge(change))
         .await;
     patched.unwrap();
-}
-
-fn uid_label(proxy: &Proxy) -> Labels {
-    Labels::from([(names::TAG_PROXY_UID.to_owned(), proxy.uid().unwrap())])
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,71 +191,6 @@ async fn an_external_proxy_is_ready_on_the_first_good_probe_and_goes_without_fin
     );
     proxies.delete("p", &DeleteParams::default()).await.unwrap();
     until(&proxies, "p", "the object to go", gone).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_is_killed_around_the_create_makes_one_instance() {
-    let site = Site::new("killed").await;
-    let proxies = site.proxies();
-
-    // Killed as soon as the cloud has the request in its books.
-    let first = site.operator();
-    let made = create(&proxies, &proxy("books", ProxySpec::managed("local"))).await;
-    wait_for("the create to reach the cloud", TIMEOUT, async || {
-        let calls = site.cloud.client.calls().await.unwrap();
-        Ok((!calls.is_empty()).then_some(()))
-    })
-    .await
-    .unwrap();
-    first.process.kill9().unwrap();
-
-    // The reply to the create is lost, and the operator is killed while it backs off.
-    let lost = FaultRule {
-        op: Op::Create,
-        zone: None,
-        count: 1,
-        fault: Fault::LostReply,
-    };
-    site.cloud.client.add_fault(&lost).await.unwrap();
-    let second = site.operator();
-    let other = create(&proxies, &proxy("reply", ProxySpec::managed("local"))).await;
-    until(&proxies, "reply", "the failure to be reported", |proxy| {
-        (reason(proxy?, conditions::PROVISIONED) == "ProviderError").then_some(())
-    })
-    .await;
-    second.process.kill9().unwrap();
-
-    // The create hangs, and the operator is killed meanwhile.
-    let hang = FaultRule {
-        op: Op::Create,
-        zone: None,
-        count: 1,
-        fault: Fault::Hang,
-    };
-    site.cloud.client.add_fault(&hang).await.unwrap();
-    let third = site.operator();
-    let hung = create(&proxies, &proxy("hang", ProxySpec::managed("local"))).await;
-    third
-        .process
-        .wait_for_log("action=Create", TIMEOUT)
-        .await
-        .ok();
-    let finalizer = |proxy: Option<&Proxy>| (!proxy?.finalizers().is_empty()).then_some(());
-    until(&proxies, "hang", "the finalizer", finalizer).await;
-    third.process.kill9().unwrap();
-    site.cloud.client.clear_faults().await.unwrap();
-
-    let _fourth = site.operator();
-    for made in [&made, &other, &hung] {
-        until(&proxies, &made.name_any(), "the proxy to be ready", ready).await;
-        let books = site
-            .cloud
-            .client
-            .ever_created(&uid_label(made))
-            .await
-            .unwrap();
-        assert_eq!(books.len(), 1, "{}: {books:?}", made.name_any());
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,14 +14,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use crawl_api::names;
 use crawl_api::proxy::{Phase, Proxy, ProxySpec};
 use devcluster::{Cluster, Options, Process, wait_for};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use mock_cloud::client::Client as CloudClient;
+use mock_cloud::model::Labels;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
@@ -339,6 +341,11 @@ pub(crate) fn reason(proxy: &Proxy, condition: &str) -> String {
         .condition(condition)
         .map(|condition| condition.reason.clone())
         .unwrap_or_default()
+}
+
+/// What the instance of a Proxy is found by in the cloud's books.
+pub(crate) fn uid_label(proxy: &Proxy) -> Labels {
+    Labels::from([(names::TAG_PROXY_UID.to_owned(), proxy.uid().unwrap())])
 }
 
 /// Whether it is gone.
