@@ -55,13 +55,15 @@ async fn an_operator_that_is_killed_around_the_create_makes_one_instance() {
     site.cloud.client.add_fault(&hang).await.unwrap();
     let third = site.operator();
     let hung = create(&proxies, &proxy("hang", ProxySpec::managed("local"))).await;
-    third
-        .process
-        .wait_for_log("action=Create", TIMEOUT)
-        .await
-        .ok();
-    let finalizer = |proxy: Option<&Proxy>| (!proxy?.finalizers().is_empty()).then_some(());
-    until(&proxies, "hang", "the finalizer", finalizer).await;
+    wait_for("the hanging create", TIMEOUT, async || {
+        let calls = site.cloud.client.calls().await.unwrap();
+        Ok(calls
+            .iter()
+            .any(|call| call.fault == Some(Fault::Hang))
+            .then_some(()))
+    })
+    .await
+    .unwrap();
     third.process.kill9().unwrap();
     site.cloud.client.clear_faults().await.unwrap();
 
