@@ -1,6 +1,8 @@
 //! HTTP: what a request is about, the filters it passes, and how errors are answered.
 
+mod body;
 pub(crate) mod documents;
+mod handlers;
 pub mod options;
 pub mod request;
 pub mod response;

@@ -12,39 +12,24 @@ use futures::future::BoxFuture;
 use http::header::{CACHE_CONTROL, CONNECTION, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::clock::Clock;
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::documents::Documents;
-use super::options::{DeleteOptions, ListOptions, Query, ReadAt, WriteOptions, revision};
+use super::options::Query;
 use super::request::{RequestInfo, ResourceRequest};
-use super::response::{Answer, error, object, value};
+use super::response::{Answer, error};
 use super::status::{ApiError, GroupResource};
 use crate::admission::NamespaceLifecycle;
 use crate::auth::{
     Attributes, AuthError, Authenticator, Authorizer, Decision, User, is_always_allowed,
 };
-use crate::codec::decode::{Decoded, Format, decode};
-use crate::codec::negotiate::{self, Representation, View, body_format, content_type, negotiate};
 use crate::registry::capability::Object;
-use crate::registry::context::RequestCtx;
-use crate::registry::read::Reader;
 use crate::registry::serving::{AnyServing, Serving};
-use crate::registry::watch::{self, WatchSource};
-use crate::registry::write::{Change, Deleted, Patch};
-use crate::schema::discovery::{GroupVersionDiscovery, ServedKind, ServedSubresource};
-use crate::server::Draining;
+use crate::schema::discovery::{GroupVersionDiscovery, ServedKind};
 
-/// Largest request body, in bytes.
-const MAX_BODY: usize = 3 * 1024 * 1024;
-/// Most operations in a JSON patch.
-const MAX_PATCH_OPERATIONS: usize = 10_000;
-/// Longest time a write may take.
-const MAX_WRITE: Duration = Duration::from_secs(34);
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const WARNING: HeaderName = HeaderName::from_static("warning");
 
@@ -65,21 +50,21 @@ pub struct ApiServerBuilder {
 #[derive(Clone)]
 pub struct ApiServer(Arc<Shared>);
 
-struct Shared {
-    authenticator: Arc<dyn Authenticator>,
-    authorizer: Arc<dyn Authorizer>,
-    namespaces: Arc<dyn NamespaceLifecycle>,
-    clock: Arc<dyn Clock>,
-    kinds: HashMap<(String, String, String), Served>,
-    documents: Documents,
-    checks: Vec<(String, ReadyCheck)>,
-    requests: IntCounterVec,
+pub(super) struct Shared {
+    pub(super) authenticator: Arc<dyn Authenticator>,
+    pub(super) authorizer: Arc<dyn Authorizer>,
+    pub(super) namespaces: Arc<dyn NamespaceLifecycle>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) kinds: HashMap<(String, String, String), Served>,
+    pub(super) documents: Documents,
+    pub(super) checks: Vec<(String, ReadyCheck)>,
+    pub(super) requests: IntCounterVec,
 }
 
 /// A kind with its description, made once.
-struct Served {
-    kind: Arc<dyn AnyServing>,
-    description: ServedKind,
+pub(super) struct Served {
+    pub(super) kind: Arc<dyn AnyServing>,
+    pub(super) description: ServedKind,
 }
 
 impl ApiServer {
@@ -184,12 +169,12 @@ where
 }
 
 /// A request that has passed the filters.
-struct Admitted {
-    parts: Parts,
-    body: Body,
-    query: Query,
-    user: Arc<User>,
-    deadline: Duration,
+pub(super) struct Admitted {
+    pub(super) parts: Parts,
+    pub(super) body: Body,
+    pub(super) query: Query,
+    pub(super) user: Arc<User>,
+    pub(super) deadline: Duration,
 }
 
 impl Shared {
@@ -409,249 +394,9 @@ impl Shared {
         }
         response
     }
-
-    async fn resource(
-        &self,
-        request: &ResourceRequest,
-        admitted: Admitted,
-        warnings: &Arc<Mutex<Vec<String>>>,
-    ) -> Answer {
-        let Served {
-            kind,
-            description: served,
-        } = self
-            .kinds
-            .get(&key_of(request))
-            .ok_or_else(ApiError::unknown_resource)?;
-        let declaration = kind.declaration();
-        if request.namespaced && !declaration.namespaced {
-            return Err(ApiError::unknown_resource());
-        }
-        if declaration.namespaced && !request.namespaced {
-            if !request.name.is_empty() {
-                return Err(ApiError::unknown_resource());
-            }
-            if !matches!(request.verb, "list" | "watch") {
-                return Err(ApiError::method_not_allowed());
-            }
-        }
-        let sub = served
-            .subresources
-            .iter()
-            .find(|s| s.name == request.subresource);
-        if !request.subresource.is_empty() {
-            if sub.is_none() {
-                return Err(ApiError::unknown_resource());
-            }
-            if request.verb != "create" {
-                return Err(ApiError::method_not_allowed());
-            }
-        } else if !served.verbs.contains(&request.verb)
-            || (request.verb == "create" && !request.name.is_empty())
-            || (matches!(request.verb, "update" | "patch") && request.name.is_empty())
-        {
-            return Err(ApiError::method_not_allowed());
-        }
-        if request.verb == "watch" {
-            return self.watch(&**kind, request, admitted).await;
-        }
-        let writes = !matches!(request.verb, "get" | "list" | "deletecollection");
-        let now = self.clock.elapsed();
-        let mut remaining = admitted.deadline.saturating_sub(now);
-        if writes {
-            remaining = remaining.min(MAX_WRITE);
-        }
-        let handled = self.handle(&**kind, sub, request, admitted, remaining, warnings);
-        tokio::select! {
-            answer = handled => answer,
-            () = self.clock.sleep(remaining) => Err(ApiError::timeout()),
-        }
-    }
-
-    async fn handle(
-        &self,
-        kind: &dyn AnyServing,
-        subresource: Option<&ServedSubresource>,
-        request: &ResourceRequest,
-        admitted: Admitted,
-        remaining: Duration,
-        warnings: &Arc<Mutex<Vec<String>>>,
-    ) -> Answer {
-        let declaration = kind.declaration();
-        let Admitted {
-            parts,
-            body,
-            query,
-            user,
-            ..
-        } = admitted;
-        let headers = &parts.headers;
-        let mut ctx = RequestCtx {
-            user,
-            namespace: request.namespace.clone(),
-            dry_run: false,
-            now: self.clock.now(),
-            clock: Arc::clone(&self.clock),
-            deadline: self.clock.elapsed() + remaining,
-            authorizer: Arc::clone(&self.authorizer),
-            warnings: Arc::clone(warnings),
-        };
-        let reader = Reader {
-            declaration,
-            cache: kind.cache(),
-            kind: kind.kind(),
-        };
-        let name = request.name.as_str();
-        if let Some(subresource) = subresource {
-            let representation = negotiate(headers, &query, negotiate::Answer::Plain)?;
-            let options = WriteOptions::parse(&query, "CreateOptions")?;
-            ctx.dry_run = options.dry_run;
-            let decoded = match read_body(body).await? {
-                empty if empty.is_empty() => Decoded {
-                    value: json!({}),
-                    duplicates: Vec::new(),
-                },
-                bytes => decode(&bytes, body_format(headers)?)?,
-            };
-            check_body_kind(&decoded.value, subresource.kind)?;
-            let answer = kind
-                .create_subresource(&ctx, subresource.name, name, decoded.value)
-                .await?;
-            return value(StatusCode::CREATED, &answer, representation);
-        }
-        match request.verb {
-            "get" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
-                let read_at = match revision(query.get("resourceVersion").unwrap_or_default())? {
-                    None => ReadAt::Latest,
-                    Some(0) => ReadAt::Any,
-                    Some(n) => ReadAt::NotOlderThan(n),
-                };
-                let entry = reader.get(&request.namespace, name, read_at).await?;
-                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
-            },
-            "list" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::List)?;
-                let options = ListOptions::parse(&query, false)?;
-                let page = reader.list(&request.namespace, &options).await?;
-                page.answer(declaration, representation, ctx.now)
-            },
-            "create" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
-                let options = WriteOptions::parse(&query, "CreateOptions")?;
-                ctx.dry_run = options.dry_run;
-                let format = body_format(headers)?;
-                let body = decode(&read_body(body).await?, format)?;
-                let entry = kind.create(&ctx, &*self.namespaces, body, &options).await?;
-                object(
-                    StatusCode::CREATED,
-                    &entry,
-                    declaration,
-                    representation,
-                    ctx.now,
-                )
-            },
-            "update" | "patch" => {
-                let patching = request.verb == "patch";
-                let patch_format = patching.then(|| patch_format(headers)).transpose()?;
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
-                let kind_name = if patching {
-                    "PatchOptions"
-                } else {
-                    "UpdateOptions"
-                };
-                let options = WriteOptions::parse(&query, kind_name)?;
-                ctx.dry_run = options.dry_run;
-                let format = if patching {
-                    Format::Json
-                } else {
-                    body_format(headers)?
-                };
-                let bytes = read_body(body).await?;
-                let change = match patch_format {
-                    None => Change::Replace(decode(&bytes, format)?),
-                    Some(PatchFormat::Merge) => {
-                        Change::Patch(Patch::Merge(decode(&bytes, format)?))
-                    },
-                    Some(PatchFormat::Json) => Change::Patch(Patch::Json(json_patch(&bytes)?)),
-                };
-                let entry = kind.update(&ctx, name, change, &options).await?;
-                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
-            },
-            "delete" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
-                let options = delete_options(&query, body, headers).await?;
-                ctx.dry_run = options.dry_run;
-                match kind.delete(&ctx, name, &options).await? {
-                    Deleted::Gone(entry) => {
-                        let plain = Representation {
-                            view: View::Whole,
-                            ..representation
-                        };
-                        value(StatusCode::OK, &success(declaration, &entry), plain)
-                    },
-                    Deleted::Pending(entry) => {
-                        object(StatusCode::OK, &entry, declaration, representation, ctx.now)
-                    },
-                }
-            },
-            "deletecollection" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::List)?;
-                let list = ListOptions::parse(&query, false)?;
-                let options = delete_options(&query, body, headers).await?;
-                ctx.dry_run = options.dry_run;
-                let page = reader.list(&request.namespace, &list).await?;
-                for entry in &page.entries {
-                    entry.namespace.as_ref().clone_into(&mut ctx.namespace);
-                    match kind.delete(&ctx, &entry.name, &options).await {
-                        Ok(_) => {},
-                        Err(gone) if gone.code() == StatusCode::NOT_FOUND => {},
-                        Err(other) => return Err(other),
-                    }
-                }
-                page.answer(declaration, representation, ctx.now)
-            },
-            _ => Err(ApiError::method_not_allowed()),
-        }
-    }
-
-    async fn watch(
-        &self,
-        kind: &dyn AnyServing,
-        request: &ResourceRequest,
-        admitted: Admitted,
-    ) -> Answer {
-        let Admitted { parts, query, .. } = admitted;
-        let representation = negotiate(&parts.headers, &query, negotiate::Answer::Watch)?;
-        let mut options = ListOptions::parse(&query, true)?;
-        if !request.name.is_empty() {
-            if options
-                .fields
-                .exact_name()
-                .is_some_and(|selected| selected != request.name)
-            {
-                return Err(ApiError::bad_request(
-                    "fieldSelector metadata.name doesn't match requested name",
-                ));
-            }
-            options.fields = crate::codec::selector::FieldSelector::name(&request.name);
-        }
-        let shutdown = parts
-            .extensions
-            .get::<Draining>()
-            .map_or_else(CancellationToken::new, |draining| draining.0.clone());
-        let source = WatchSource {
-            declaration: Arc::clone(kind.declaration()),
-            cache: Arc::clone(kind.cache()),
-            kind: Arc::clone(kind.kind()),
-            clock: Arc::clone(&self.clock),
-            shutdown,
-        };
-        watch::start(source, &request.namespace, options, representation).await
-    }
 }
 
-fn key_of(request: &ResourceRequest) -> (String, String, String) {
+pub(super) fn key_of(request: &ResourceRequest) -> (String, String, String) {
     (
         request.group.clone(),
         request.version.clone(),
@@ -666,86 +411,4 @@ fn text(body: &str) -> Response<Body> {
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
     response
-}
-
-async fn read_body(body: Body) -> Result<Bytes, ApiError> {
-    match Limited::new(body, MAX_BODY).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::entity_too_large(MAX_BODY)),
-        Err(error) => Err(ApiError::bad_request(format!(
-            "the body could not be read: {error}"
-        ))),
-    }
-}
-
-enum PatchFormat {
-    Json,
-    Merge,
-}
-
-fn patch_format(headers: &http::HeaderMap) -> Result<PatchFormat, ApiError> {
-    match content_type(headers).as_str() {
-        "application/json-patch+json" => Ok(PatchFormat::Json),
-        "application/merge-patch+json" => Ok(PatchFormat::Merge),
-        _ => Err(ApiError::unsupported_media_type(super::patch_types())),
-    }
-}
-
-fn json_patch(bytes: &[u8]) -> Result<json_patch::Patch, ApiError> {
-    let patch: json_patch::Patch = serde_json::from_slice(bytes)
-        .map_err(|e| ApiError::bad_request(format!("invalid JSON patch: {e}")))?;
-    if patch.0.len() > MAX_PATCH_OPERATIONS {
-        return Err(ApiError::refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLarge",
-            format!(
-                "The allowed maximum operations in a JSON patch is {MAX_PATCH_OPERATIONS}, got {}",
-                patch.0.len()
-            ),
-        ));
-    }
-    Ok(patch)
-}
-
-async fn delete_options(
-    query: &Query,
-    body: Body,
-    headers: &http::HeaderMap,
-) -> Result<DeleteOptions, ApiError> {
-    let bytes = read_body(body).await?;
-    let value = if bytes.is_empty() {
-        None
-    } else {
-        Some(decode(&bytes, body_format(headers)?)?.value)
-    };
-    DeleteOptions::parse(query, value)
-}
-
-fn check_body_kind(body: &Value, expected: &str) -> Result<(), ApiError> {
-    match body.get("kind").and_then(Value::as_str) {
-        None | Some("") => Ok(()),
-        Some(kind) if kind == expected => Ok(()),
-        Some(other) => Err(ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {expected}): it is of kind {other:?}"
-        ))),
-    }
-}
-
-fn success(
-    declaration: &crate::schema::declaration::Declaration,
-    entry: &crate::registry::entry::Entry,
-) -> Value {
-    let object = entry.value();
-    json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": {
-            "name": &*entry.name,
-            "group": declaration.resource.group,
-            "kind": declaration.resource.resource,
-            "uid": object.pointer("/metadata/uid"),
-        },
-    })
 }

@@ -1,0 +1,229 @@
+//! `PUT` and `PATCH` on an object.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use super::super::capability::{Object, Update};
+use super::super::collection::{Collection, parse};
+use super::super::context::RequestCtx;
+use super::super::entry::Entry;
+use super::super::meta;
+use super::{
+    MAX_CONFLICTS, check_deadline, contended, drop_status, encoded, invalid, read_object,
+    set_namespace, stored, typed, unstored, warn_of_duplicate_owners,
+};
+use crate::codec::decode::Decoded;
+use crate::http::options::WriteOptions;
+use crate::http::status::{ApiError, FieldError};
+use crate::schema::declaration::Declaration;
+use crate::store::Outcome;
+
+/// How a stored object becomes the new one.
+pub(crate) enum Change {
+    /// PUT: the body is the new object.
+    Replace(Decoded),
+    /// PATCH: the body is applied to the stored object.
+    Patch(Patch),
+}
+
+/// A change description.
+pub(crate) enum Patch {
+    /// RFC 7386.
+    Merge(Decoded),
+    /// RFC 6902.
+    Json(json_patch::Patch),
+}
+
+impl<T: Object> Collection<T> {
+    /// `PUT` and `PATCH` on an object.
+    pub(crate) async fn update_flow(
+        &self,
+        rules: &dyn Update<T>,
+        ctx: &RequestCtx,
+        name: &str,
+        change: &Change,
+        options: &WriteOptions,
+    ) -> Result<Arc<Entry>, ApiError> {
+        let declaration = &*self.declaration;
+        let resource = &declaration.resource;
+        let key: Arc<str> = declaration.key(&ctx.namespace, name).into();
+        self.cache.consistent().await?;
+        for _ in 0..MAX_CONFLICTS {
+            check_deadline(ctx)?;
+            let entry = self
+                .kind
+                .get(&key)
+                .ok_or_else(|| ApiError::not_found(resource, name))?;
+            let old: T = parse(&entry)?;
+            let mut value = self.changed(&entry, change, ctx, options)?;
+            keep_status(declaration, &mut value, &entry.value());
+            declaration.schema.set_defaults(&mut value);
+            let mut errors = declaration.schema.validate(&value);
+            if !errors.is_empty() {
+                return Err(invalid(declaration, name, &errors));
+            }
+            let mut new: T = typed(declaration, value)?;
+            check_identity(
+                declaration,
+                new.meta_mut(),
+                old.meta(),
+                name,
+                &ctx.namespace,
+            )?;
+            match (new.meta().resource_version.as_deref(), change) {
+                (None | Some("" | "0"), Change::Replace(_)) => {
+                    let error = FieldError::invalid(
+                        "metadata.resourceVersion",
+                        &0,
+                        "must be specified for an update",
+                    );
+                    return Err(invalid(declaration, name, &[error]));
+                },
+                (Some(given), _) if !given.is_empty() && given != entry.revision.to_string() => {
+                    return Err(ApiError::modified(resource, name));
+                },
+                _ => {},
+            }
+            meta::keep_system_fields(new.meta_mut(), old.meta());
+            warn_of_duplicate_owners(new.meta_mut(), ctx);
+            rules.prepare(ctx, &mut new, &old)?;
+            errors.extend(meta::validate(new.meta(), declaration.namespaced));
+            errors.extend(meta::validate_update(new.meta(), old.meta()));
+            errors.extend(rules.validate(ctx, &new, &old));
+            if !errors.is_empty() {
+                return Err(invalid(declaration, name, &errors));
+            }
+            let companion = rules.plan(ctx, &new, &old).await?;
+            let mut unchanged = old.clone();
+            let before = encoded(&mut unchanged)?;
+            if encoded(&mut new)? == before {
+                return Ok(entry);
+            }
+            if spec_changed(&mut new, &before)? {
+                new.meta_mut().generation = old.meta().generation.map(|n| n + 1).or(Some(1));
+            }
+            let value = encoded(&mut new)?;
+            let released = old.meta().deletion_timestamp.is_some()
+                && new.meta().finalizers.as_ref().is_none_or(Vec::is_empty);
+            if ctx.dry_run {
+                return unstored(&key, value);
+            }
+            let put = (!released).then(|| value.clone());
+            match self.commit(&key, entry.revision, put, companion).await? {
+                Outcome::Committed(revision) => return stored(&key, &value, revision),
+                Outcome::Conflict => self.cache.consistent().await?,
+            }
+        }
+        Err(contended(resource, name))
+    }
+
+    /// The changed object as the client means it, unknown fields dropped.
+    fn changed(
+        &self,
+        entry: &Entry,
+        change: &Change,
+        ctx: &RequestCtx,
+        options: &WriteOptions,
+    ) -> Result<Value, ApiError> {
+        let decoded = match change {
+            Change::Replace(body) => Decoded {
+                value: body.value.clone(),
+                duplicates: body.duplicates.clone(),
+            },
+            Change::Patch(Patch::Merge(patch)) => {
+                let mut value = entry.value();
+                json_patch::merge(&mut value, &patch.value);
+                let given = patch.value.pointer("/metadata/resourceVersion").cloned();
+                set_resource_version(&mut value, given);
+                Decoded {
+                    value,
+                    duplicates: patch.duplicates.clone(),
+                }
+            },
+            Change::Patch(Patch::Json(patch)) => {
+                let mut value = entry.value();
+                json_patch::patch(&mut value, patch).map_err(|e| {
+                    ApiError::refusal(
+                        http::StatusCode::UNPROCESSABLE_ENTITY,
+                        "Invalid",
+                        format!(
+                            "the server rejected our request due to an error in our request: {e}"
+                        ),
+                    )
+                })?;
+                let given = value
+                    .pointer("/metadata/resourceVersion")
+                    .filter(|rv| rv.as_str() != Some(&entry.revision.to_string()))
+                    .cloned();
+                set_resource_version(&mut value, given);
+                Decoded {
+                    value,
+                    duplicates: Vec::new(),
+                }
+            },
+        };
+        read_object(&self.declaration, decoded, options, ctx)
+    }
+}
+
+fn keep_status(declaration: &Declaration, value: &mut Value, old: &Value) {
+    if !declaration.has_status {
+        return;
+    }
+    drop_status(declaration, value);
+    if let (Some(object), Some(status)) = (value.as_object_mut(), old.get("status")) {
+        object.insert("status".to_owned(), status.clone());
+    }
+}
+
+fn set_resource_version(value: &mut Value, given: Option<Value>) {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        match given {
+            Some(given) => metadata.insert("resourceVersion".to_owned(), given),
+            None => metadata.remove("resourceVersion"),
+        };
+    }
+}
+
+fn check_identity(
+    declaration: &Declaration,
+    new: &mut ObjectMeta,
+    old: &ObjectMeta,
+    name: &str,
+    namespace: &str,
+) -> Result<(), ApiError> {
+    match new.name.as_deref() {
+        None | Some("") => new.name = Some(name.to_owned()),
+        Some(given) if given == name => {},
+        Some(given) => {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        },
+    }
+    set_namespace(declaration, new, namespace)?;
+    let uid = new.uid.as_deref().unwrap_or_default();
+    let stored = old.uid.as_deref().unwrap_or_default();
+    if !uid.is_empty() && uid != stored {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {stored}"
+        );
+        return Err(ApiError::conflict(&declaration.resource, name, &why));
+    }
+    Ok(())
+}
+
+/// Whether anything but metadata and status differs from the encoded old object.
+fn spec_changed<T: Object>(new: &mut T, before: &[u8]) -> Result<bool, ApiError> {
+    let spec = |bytes: &[u8]| {
+        let mut value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        if let Some(object) = value.as_object_mut() {
+            object.remove("metadata");
+            object.remove("status");
+        }
+        value
+    };
+    Ok(spec(&encoded(new)?) != spec(before))
+}
