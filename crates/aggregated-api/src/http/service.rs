@@ -12,7 +12,6 @@ use futures::future::BoxFuture;
 use http::header::{CACHE_CONTROL, CONNECTION, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::clock::Clock;
