@@ -65,7 +65,6 @@ async fn an_operator_that_is_killed_around_the_create_makes_one_instance() {
     .await
     .unwrap();
     third.process.kill9().unwrap();
-    site.cloud.client.clear_faults().await.unwrap();
 
     let _fourth = site.operator();
     for made in [&made, &other, &hung] {
