@@ -66,7 +66,7 @@ pub struct Cloud {
     inner: Mutex<Inner>,
     disk: Option<Arc<Disk>>,
     /// The version of the state that is on the disk; held while writing.
-    durable: AsyncMutex<u64>,
+    durable: Arc<AsyncMutex<u64>>,
     proxies: AsyncMutex<HashMap<u64, Proxy>>,
     changed: Notify,
 }
@@ -121,7 +121,7 @@ impl Cloud {
             clock,
             inner: Mutex::new(Inner { state, version: 1 }),
             disk: disk.map(Arc::new),
-            durable: AsyncMutex::new(0),
+            durable: Arc::new(AsyncMutex::new(0)),
             proxies: AsyncMutex::new(HashMap::new()),
             changed: Notify::new(),
         }))
@@ -328,7 +328,7 @@ impl Cloud {
         let Some(disk) = self.disk.clone() else {
             return Ok(());
         };
-        let mut durable = self.durable.lock().await;
+        let mut durable = Arc::clone(&self.durable).lock_owned().await;
         if *durable >= seen {
             return Ok(());
         }
@@ -336,20 +336,22 @@ impl Cloud {
             let inner = self.inner.lock();
             (inner.state.clone(), inner.version)
         };
+        // Why the guard goes along: a caller that goes away must not let the next write begin
+        // while this one is still at it, on the same file.
         let write = tokio::task::spawn_blocking(move || {
             let bytes = serde_json::to_vec(&state).map_err(|source| disk::Error::Format {
                 path: PathBuf::from("the state"),
                 source,
             })?;
-            disk.write(&bytes)
+            disk.write(&bytes)?;
+            *durable = version;
+            Ok(())
         });
         write.await.map_err(|error| disk::Error::Io {
             what: "finish writing",
             path: PathBuf::from("the state"),
             source: std::io::Error::other(error),
-        })??;
-        *durable = version;
-        Ok(())
+        })?
     }
 
     /// Starts and stops proxies until they match the instances; false when a port was taken.

@@ -1,6 +1,6 @@
 //! The process: what survives its death.
 
-use std::{path::Path, process::Stdio};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use crate::common::{DEADLINE, ZONE, connect, exchange, request, running, start, until, with_auth};
 use mock_cloud::{
@@ -153,6 +153,35 @@ async fn creates_that_were_answered_are_there_after_kill_9_under_load() {
     }
     let (mut child, client) = spawn(state.path()).await;
     for name in names {
+        client
+            .get(ZONE, &name)
+            .await
+            .expect("an answered create is kept");
+    }
+    child.kill().await.expect("killed");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_in_the_middle_of_a_call_does_not_spoil_the_next_write() {
+    let state = tempfile::tempdir().expect("a directory");
+    let (mut child, client) = spawn(state.path()).await;
+    for index in 0..100 {
+        let hasty = client
+            .clone()
+            .timeout(Duration::from_micros(100 * (index % 20)));
+        // Whether it was carried out, nobody knows: that is the point.
+        drop(
+            hasty
+                .create(ZONE, &request(&format!("hasty-{index}")))
+                .await,
+        );
+        let name = format!("patient-{index}");
+        client.create(ZONE, &request(&name)).await.expect("created");
+    }
+    child.kill().await.expect("killed");
+    let (mut child, client) = spawn(state.path()).await;
+    for index in 0..100 {
+        let name = format!("patient-{index}");
         client
             .get(ZONE, &name)
             .await
