@@ -36,9 +36,6 @@ pub(crate) struct InstantFlags {
     /// Its key, PEM.
     #[arg(long)]
     pub(crate) key: PathBuf,
-    /// File with the body of every 201.
-    #[arg(long)]
-    pub(crate) answer: PathBuf,
 }
 
 /// How much is measured.
@@ -62,6 +59,14 @@ pub(crate) struct Plan {
     /// Measure only subjects whose name contains this.
     #[arg(long, env = "CREATES_BENCH_ONLY")]
     pub(crate) only: Option<String>,
+    /// Measure only with these numbers of clients.
+    #[arg(
+        long,
+        env = "CREATES_BENCH_CLIENTS",
+        value_delimiter = ',',
+        value_name = "NUMBER,…"
+    )]
+    clients: Vec<usize>,
     /// Keep logs and data of everything that ran, and print where they are.
     #[arg(long, env = "CREATES_BENCH_KEEP")]
     pub(crate) keep: bool,
@@ -107,6 +112,11 @@ impl Plan {
     /// Slots per proxy.
     pub(crate) fn max_leases(&self) -> u16 {
         self.max_leases.unwrap_or(if self.quick { 100 } else { 40 })
+    }
+
+    /// Whether to measure with this number of clients.
+    pub(crate) fn wants(&self, clients: usize) -> bool {
+        self.clients.is_empty() || self.clients.contains(&clients)
     }
 
     /// Leases that the fleet can hold.

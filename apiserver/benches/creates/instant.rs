@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode};
@@ -36,6 +37,11 @@ pub(crate) const VERSION: &str = "v1alpha1";
 /// Its resource.
 pub(crate) const RESOURCE: &str = "proxyleases";
 
+/// Path at which the peer tells how many watches are open.
+pub(crate) const WATCHERS: &str = "/bench/watchers";
+/// Path to which the body of every later 201 is PUT.
+pub(crate) const ANSWER: &str = "/bench/answer";
+
 /// Events a watcher may lag behind; then its watch ends, as kube-apiserver ends it.
 const WATCH_BUFFER: usize = 4096;
 /// Events written at once.
@@ -45,7 +51,7 @@ const WATCH_DURATION: Duration = Duration::from_mins(5);
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 struct Peer {
-    answer: Bytes,
+    answer: ArcSwap<Bytes>,
     revision: AtomicU64,
     events: broadcast::Sender<Event>,
 }
@@ -59,12 +65,7 @@ enum Event {
 
 /// Serves until the process is killed.
 pub(crate) async fn serve(flags: InstantFlags) -> Result<()> {
-    let InstantFlags {
-        port,
-        cert,
-        key,
-        answer,
-    } = flags;
+    let InstantFlags { port, cert, key } = flags;
     let chain = CertificateDer::from_pem_file(cert).context("cannot read --cert")?;
     let key = PrivateKeyDer::from_pem_file(key).context("cannot read --key")?;
     let mut tls = rustls::ServerConfig::builder()
@@ -73,9 +74,7 @@ pub(crate) async fn serve(flags: InstantFlags) -> Result<()> {
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let peer = Arc::new(Peer {
-        answer: std::fs::read(answer)
-            .context("cannot read --answer")?
-            .into(),
+        answer: ArcSwap::default(),
         revision: AtomicU64::new(1),
         events: broadcast::Sender::new(WATCH_BUFFER),
     });
@@ -112,6 +111,13 @@ impl Peer {
         if path == group_version {
             return json_answer(StatusCode::OK, discovery().into());
         }
+        if path == WATCHERS {
+            let watchers = self.events.receiver_count();
+            return json_answer(StatusCode::OK, watchers.to_string().into());
+        }
+        if path == ANSWER {
+            return self.take_answer(request).await;
+        }
         if !(path.starts_with(&group_version) && of_collection) {
             return json_answer(StatusCode::NOT_FOUND, failure(404, "NotFound").into());
         }
@@ -141,6 +147,14 @@ impl Peer {
         json_answer(StatusCode::OK, list.to_string().into())
     }
 
+    async fn take_answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let Ok(body) = request.into_body().collect().await else {
+            return json_answer(StatusCode::BAD_REQUEST, failure(400, "BadRequest").into());
+        };
+        self.answer.store(Arc::new(body.to_bytes()));
+        json_answer(StatusCode::OK, "{}".into())
+    }
+
     async fn create(&self, request: Request<Incoming>) -> Response<Body> {
         if request.into_body().collect().await.is_err() {
             return json_answer(StatusCode::BAD_REQUEST, failure(400, "BadRequest").into());
@@ -154,7 +168,7 @@ impl Peer {
         {
             tracing::debug!("the last watcher has just gone");
         }
-        json_answer(StatusCode::CREATED, self.answer.clone())
+        json_answer(StatusCode::CREATED, Bytes::clone(&self.answer.load()))
     }
 
     fn revision(&self) -> u64 {

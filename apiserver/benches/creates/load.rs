@@ -237,6 +237,15 @@ async fn send(
         .context("no answer in time")?
 }
 
+/// Sends one request on a connection of its own; anything but 200 is an error.
+pub(crate) async fn ask(server: &Server, method: Method, path: &str, body: Bytes) -> Result<Bytes> {
+    let mut sender = server.connect().await?;
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = format!("https://localhost:{}{path}", server.port).parse()?;
+    send(&mut sender, request, &[StatusCode::OK]).await
+}
+
 /// Creates one object and returns the answer.
 pub(crate) async fn create_one(target: &Target, name: &str) -> Result<Bytes> {
     let target = Arc::new(target.clone());

@@ -105,9 +105,11 @@ async fn on_cluster(
     ];
     setup::create_caller(&client, &groups).await?;
 
-    progress.say("starting lease-apiserver and sample-apiserver");
+    progress.say("starting lease-apiserver, sample-apiserver and the instant peer");
     let ours = servers::start_lease_apiserver(cluster, folder).await?;
     let sample = devcluster::sample_apiserver(cluster).await?;
+    // Last: that it is watched means that the others are.
+    let instant = servers::start_instant_peer(cluster).await?;
     let mut memory = vec![memory::resident(&ours.process, "idle", clock).await?];
     memory.extend(memory::resident_operator(cluster, folder, "idle", clock).await?);
 
@@ -117,27 +119,26 @@ async fn on_cluster(
     let with_fleet = format!("with {} proxies", plan.proxies());
     memory.push(memory::resident(&ours.process, &with_fleet, clock).await?);
 
-    progress.say("starting the instant peer");
     let token = cluster
         .service_account_token(setup::NAMESPACE, setup::ACCOUNT)
         .await?;
     let account = setup::account_headers(&client).await?;
-    let mut parts = Parts {
+    let parts = Parts {
         cluster,
         token: &token,
         account: &account,
         lease_port: ours.port,
-        instant_port: 0,
+        instant_port: instant.port,
         sample: &sample,
         slots: plan.slots(),
     };
-    let answer = real_answer(&parts.subjects()?, clock).await?;
-    let instant = servers::start_instant_peer(cluster, folder, answer.as_bytes()).await?;
-    parts.instant_port = instant.port;
     let mut subjects = parts.subjects()?;
 
+    let answer = real_answer(&subjects, clock).await?;
     let direct = subject(&subjects, Who::Ours, Route::Direct)?;
     memory.extend(memory::with_leases(cluster, folder, direct, &ours.process, clock).await?);
+    progress.say("waiting for kube-controller-manager to watch everything");
+    servers::prepare_instant_peer(cluster, &instant, answer).await?;
     if let Some(only) = &plan.only {
         subjects.retain(|subject| subject.label().contains(only.as_str()));
     }

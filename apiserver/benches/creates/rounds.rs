@@ -48,7 +48,7 @@ pub(crate) async fn run(
         measured
             .syncs
             .push(machine::sync_milliseconds(disk, clock)?);
-        for clients in CLIENTS {
+        for clients in CLIENTS.into_iter().filter(|&clients| plan.wants(clients)) {
             for route in [Route::Aggregator, Route::Direct] {
                 let mut turn: Vec<&Subject> = subjects
                     .iter()

@@ -6,10 +6,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use bytes::Bytes;
 use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION};
 use devcluster::{Cluster, Process};
+use http::Method;
 
 use crate::instant;
+use crate::load::{self, Server};
 
 /// A server that is registered and available.
 pub(crate) struct Served {
@@ -20,6 +23,11 @@ pub(crate) struct Served {
 }
 
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
+/// kube-controller-manager looks for new APIs every 30 seconds.
+const WATCHED_TIMEOUT: Duration = Duration::from_secs(90);
+const WATCHED_INTERVAL: Duration = Duration::from_millis(200);
+/// The garbage collector and the quota controller.
+const WATCHERS: usize = 2;
 
 /// lease-apiserver with its store in `folder`, as an identity that may do everything: what it may do costs
 /// nothing, what it asks does.
@@ -50,30 +58,45 @@ pub(crate) async fn start_lease_apiserver(cluster: &Cluster, folder: &Path) -> R
     Ok(Served { process, port })
 }
 
-/// The instant peer, which answers every create with `answer`.
-pub(crate) async fn start_instant_peer(
-    cluster: &Cluster,
-    folder: &Path,
-    answer: &[u8],
-) -> Result<Served> {
+/// The instant peer.
+pub(crate) async fn start_instant_peer(cluster: &Cluster) -> Result<Served> {
     let port = cluster.free_port()?;
     let registered = cluster
         .register_apiservice(instant::GROUP, instant::VERSION, port)
         .await?;
-    let file = folder.join("instant-answer.json");
-    std::fs::write(&file, answer).context("cannot write the answer of the instant peer")?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["instant", "--port", &port.to_string()])
         .arg("--cert")
         .arg(&registered.files.cert)
         .arg("--key")
-        .arg(&registered.files.key)
-        .arg("--answer")
-        .arg(file);
+        .arg(&registered.files.key);
     let process = cluster.spawn("instant-peer", command)?;
     wait_for_api(cluster, &process, instant::GROUP, instant::VERSION).await?;
     Ok(Served { process, port })
+}
+
+/// Tells the instant peer what to answer, and waits until kube-controller-manager watches it: until then it
+/// is faster than it may be. APIs that were registered before it are watched by then, too.
+pub(crate) async fn prepare_instant_peer(
+    cluster: &Cluster,
+    instant: &Served,
+    answer: String,
+) -> Result<()> {
+    let server = Server::new(instant.port, cluster.client_ca().pem(), None)?;
+    load::ask(&server, Method::PUT, instant::ANSWER, answer.into()).await?;
+    let what = "kube-controller-manager to watch the instant peer";
+    let waited = devcluster::wait_for(what, WATCHED_TIMEOUT, async || {
+        instant.process.check_running()?;
+        tokio::time::sleep(WATCHED_INTERVAL).await;
+        let watchers = load::ask(&server, Method::GET, instant::WATCHERS, Bytes::new()).await;
+        let watchers: usize = watchers
+            .ok()
+            .and_then(|answer| String::from_utf8_lossy(&answer).parse().ok())
+            .unwrap_or(0);
+        Ok((watchers >= WATCHERS).then_some(()))
+    });
+    Ok(waited.await?)
 }
 
 /// proxy-operator, when a release build of it is there.
