@@ -13,9 +13,11 @@ use crate::echo::answer::Answer as EchoAnswer;
 use crate::health::config::Echo;
 use crate::health::failure::Failure;
 
+/// Said of a healthy proxy.
+const WENT_THROUGH: &str = "a probe went through";
 /// Said of a healthy proxy whose exit nobody can tell.
-const EXIT_UNKNOWN: &str =
-    "the exit IP is unknown: this target does not tell it; the operator's --echo-url does";
+const EXIT_UNKNOWN: &str = "a probe went through; the exit IP is unknown, since this target does not tell it: \
+     the operator's --echo-url does";
 
 /// Judges an answer.
 pub(super) fn judge(
@@ -28,13 +30,25 @@ pub(super) fn judge(
     if answer.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
         return Err(Failure::ProxyAuth);
     }
+    // An assertion that is not made would be worse than none.
+    if check
+        .expect
+        .as_ref()
+        .is_some_and(|expect| expect.country.is_some())
+    {
+        return Err(Failure::InvalidCheck(
+            "expect.country needs a GeoIP database, which this operator does not have; remove it, \
+             or use expect.exitIP"
+                .into(),
+        ));
+    }
     match (question, echo) {
         (Question::Echo { nonce }, Some(echo)) => {
             let exit = judge_echo(nonce, echo, answer)?;
             judge_exit(check.expect.as_ref(), exit)?;
             Ok(Learnt {
                 exit_ip: Some(exit),
-                remark: String::new(),
+                remark: format!("{WENT_THROUGH}, and came out at {exit}"),
             })
         },
         (Question::Plain | Question::Echo { .. }, _) => {
@@ -42,7 +56,7 @@ pub(super) fn judge(
             Ok(Learnt {
                 exit_ip: None,
                 remark: if echo.is_some() {
-                    String::new()
+                    WENT_THROUGH.into()
                 } else {
                     EXIT_UNKNOWN.into()
                 },
@@ -146,6 +160,13 @@ mod tests {
             }),
             ..HealthCheck::default()
         };
+        let placed = HealthCheck {
+            expect: Some(Expectations {
+                country: Some("DE".into()),
+                ..Expectations::default()
+            }),
+            ..HealthCheck::default()
+        };
         for (check, path, answer, wanted) in [
             (&default, "/", answer(200, "hello"), Ok(())),
             (&default, "/generate_204", answer(204, ""), Ok(())),
@@ -167,6 +188,7 @@ mod tests {
                 Err("UnexpectedContent"),
             ),
             (&broken, "/", answer(200, ""), Err("InvalidHealthCheck")),
+            (&placed, "/", answer(200, ""), Err("InvalidHealthCheck")),
         ] {
             let url = Url::parse(&format!("http://target.test{path}")).unwrap();
             let judged = judge(&Question::Plain, None, check, &url, &answer);
