@@ -125,7 +125,7 @@ mod tests {
         let ended = Ended::new(Arc::new(clock.clone()));
         ended.push(key("a"));
         assert_eq!(ended.next(8).now_or_never(), None);
-        clock.advance(Duration::from_secs(60));
+        clock.advance(Duration::from_mins(1));
         assert_eq!(ended.next(8).now_or_never(), Some(vec![key("a")]));
 
         for number in 0..=KEPT {

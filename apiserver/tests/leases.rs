@@ -30,7 +30,7 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
     // Create, by somebody who may only lease.
     let file = stage.file(&lease(
         "shop-0",
-        json!({"target": "https://www.shop.example.co.uk/x"}),
+        &json!({"target": "https://www.shop.example.co.uk/x"}),
     ));
     let file = file.to_str().unwrap();
     let printed = stage.kubectl_as(&crawler, &["create", "-f", file]);
@@ -66,12 +66,12 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
         stage.lease("shop-0").unwrap()["metadata"]["uid"],
         stored["metadata"]["uid"]
     );
-    let other = stage.file(&lease("shop-0", json!({"target": "other.example.com"})));
+    let other = stage.file(&lease("shop-0", &json!({"target": "other.example.com"})));
     let refused = stage.kubectl_fails(&crawler, &["create", "-f", other.to_str().unwrap()]);
     assert!(refused.contains("AlreadyExists"), "{refused}");
 
     // All slots are taken.
-    let second = stage.file(&lease("shop-1", json!({})));
+    let second = stage.file(&lease("shop-1", &json!({})));
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", second.to_str().unwrap()]);
     assert!(
         denied.contains("NoProxyAvailable") && denied.contains("1 AtCapacity"),
@@ -166,7 +166,7 @@ async fn leases_end_with_their_pod_and_their_namespace() {
         .await
         .unwrap();
 
-    let file = stage.file(&lease("mine", json!({"ttlSeconds": 7200})));
+    let file = stage.file(&lease("mine", &json!({"ttlSeconds": 7200})));
     stage.kubectl_as(&first, &["create", "-f", file.to_str().unwrap()]);
     let mine = stage.lease("mine").unwrap();
     assert_eq!(mine["metadata"]["ownerReferences"][0]["kind"], "Pod");
@@ -225,7 +225,7 @@ async fn leases_end_with_their_pod_and_their_namespace() {
     );
 
     // A namespace goes with its leases, also with proxies in it.
-    let plain = stage.file(&lease("plain", json!({})));
+    let plain = stage.file(&lease("plain", &json!({})));
     stage.kubectl_as(&crawler, &["create", "-f", plain.to_str().unwrap()]);
     stage.kubectl(&["delete", "namespace", "crawlers", "--timeout=60s"]);
     let left = stage.kubectl(&["get", "pxl,pxe", "-A", "-o", "name"]);
@@ -242,13 +242,13 @@ async fn leases_survive_kill_9_and_a_blind_repeat_takes_one_slot() {
         .unwrap();
     stage.proxy("a", 2, "203.0.113.1", &json!({}));
     stage.accepting("a").await;
-    let file = stage.file(&lease("kept", json!({})));
+    let file = stage.file(&lease("kept", &json!({})));
     let file = file.to_str().unwrap();
     stage.kubectl_as(&crawler, &["create", "-f", file]);
     let before = stage.lease("kept").unwrap();
 
     stage.kill();
-    stage.serve().await;
+    stage.serve();
     stage.available().await;
 
     assert_eq!(stage.lease("kept").unwrap(), before);
@@ -267,15 +267,15 @@ async fn leases_survive_kill_9_and_a_blind_repeat_takes_one_slot() {
             (stage.kubectl(&active) == "1").then_some(())
         })
         .await;
-    let second = stage.file(&lease("second", json!({})));
+    let second = stage.file(&lease("second", &json!({})));
     stage.kubectl_as(&crawler, &["create", "-f", second.to_str().unwrap()]);
     assert_eq!(stage.lease("second").unwrap()["status"]["lastToken"], 2);
-    let third = stage.file(&lease("third", json!({})));
+    let third = stage.file(&lease("third", &json!({})));
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", third.to_str().unwrap()]);
     assert!(denied.contains("1 AtCapacity"), "{denied}");
 
     // A waiter gets the slot that becomes free.
-    let waiting = stage.file(&lease("waiting", json!({"waitSeconds": 60})));
+    let waiting = stage.file(&lease("waiting", &json!({"waitSeconds": 60})));
     stage.kubectl_as(&crawler, &["create", "-f", waiting.to_str().unwrap()]);
     assert_eq!(
         stage.lease("waiting").unwrap()["status"]["phase"],
@@ -303,7 +303,7 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
         .unwrap();
     stage.proxy("a", 2, "203.0.113.1", &json!({}));
     stage.accepting("a").await;
-    let file = stage.file(&lease("old", json!({})));
+    let file = stage.file(&lease("old", &json!({})));
     stage.kubectl_as(&crawler, &["create", "-f", file.to_str().unwrap()]);
 
     let patch = r#"{"spec":{"drain":true,"drainTimeoutSeconds":600}}"#;
@@ -332,7 +332,7 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
         .await;
     assert_eq!(view["status"]["active"], 1);
     assert_eq!(view["status"]["reason"], "Draining");
-    let new = stage.file(&lease("new", json!({})));
+    let new = stage.file(&lease("new", &json!({})));
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", new.to_str().unwrap()]);
     assert!(denied.contains("1 Draining"), "{denied}");
     stage.kubectl(&[
@@ -384,14 +384,14 @@ async fn a_drained_proxy_stops_accepting_and_its_leases_are_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_custom_resources_the_server_is_ready_and_denies_with_the_cause() {
     let mut stage = Stage::without_crds().await;
-    stage.serve().await;
+    stage.serve();
     stage.available().await;
     let crawler = stage
         .cluster
         .service_account_kubeconfig("crawlers", "crawler")
         .await
         .unwrap();
-    let file = stage.file(&lease("early", json!({})));
+    let file = stage.file(&lease("early", &json!({})));
     let file = file.to_str().unwrap();
     let denied = stage.kubectl_fails(&crawler, &["create", "-f", file]);
     assert!(
@@ -431,14 +431,14 @@ async fn bad_leases_are_refused_at_the_field_that_is_wrong() {
         (json!({"schemes": ["http", "http"]}), "spec.schemes[1]"),
         (json!({"unknown": 1}), "unknown"),
     ] {
-        let file = stage.file(&lease("bad", spec.clone()));
+        let file = stage.file(&lease("bad", &spec));
         let arguments = ["create", "-f", file.to_str().unwrap(), "--validate=strict"];
         let refused = stage.kubectl_fails(&crawler, &arguments);
         assert!(refused.contains(expected), "{spec}: {refused}");
     }
     let dry = stage.file(&lease(
         "dry",
-        json!({"selector": {"matchLabels": {"geo": "eu"}}}),
+        &json!({"selector": {"matchLabels": {"geo": "eu"}}}),
     ));
     stage.kubectl_as(
         &crawler,
@@ -469,7 +469,7 @@ async fn a_pool_of_another_namespace_needs_to_be_open_or_the_verb_lease() {
     stage.apply(&pool(json!({"names": []})));
     let file = stage.file(&lease(
         "far",
-        json!({"poolRef": {"name": "eu", "namespace": "fleet"}}),
+        &json!({"poolRef": {"name": "eu", "namespace": "fleet"}}),
     ));
     let file = file.to_str().unwrap();
     let refused = stage.kubectl_fails(&crawler, &["create", "-f", file]);

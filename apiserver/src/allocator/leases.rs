@@ -76,6 +76,8 @@ pub(super) struct Leases {
     timers: BTreeSet<(Duration, Arc<str>)>,
     by_pod: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     requests: HashMap<RequestKey, Request>,
+    /// Uids by namespace and name.
+    names: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
 }
 
 // === impl Tracked ===
@@ -85,6 +87,10 @@ impl Tracked {
     pub fn due(&self) -> Duration {
         self.cut.map_or(self.expires, |cut| cut.min(self.expires))
     }
+}
+
+fn name_of(key: &LeaseKey) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&key.namespace), Arc::clone(&key.name))
 }
 
 // === impl Leases ===
@@ -109,13 +115,27 @@ impl Leases {
             let made = Request::Made(Arc::clone(&tracked.key.name));
             self.requests.insert(request.clone(), made);
         }
+        self.names.insert(name_of(&tracked.key), Arc::clone(&uid));
         self.by_uid.insert(uid, tracked);
+    }
+
+    /// Another lease of this name.
+    pub(super) fn namesake(&self, key: &LeaseKey) -> Option<&Tracked> {
+        let uid = self
+            .names
+            .get(&name_of(key))
+            .filter(|uid| **uid != key.uid)?;
+        self.by_uid.get(uid)
     }
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<Tracked> {
         let tracked = self.by_uid.remove(uid)?;
         self.timers
             .remove(&(tracked.due(), Arc::clone(&tracked.key.uid)));
+        let name = name_of(&tracked.key);
+        if self.names.get(&name) == Some(&tracked.key.uid) {
+            self.names.remove(&name);
+        }
         if let Some(pod) = &tracked.pod_uid
             && let Some(uids) = self.by_pod.get_mut(pod)
         {

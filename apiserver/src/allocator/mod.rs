@@ -80,6 +80,8 @@ pub enum Answer {
     Granted(Box<Slot>, Companion),
     /// Nothing can be leased now.
     Denied(Denial),
+    /// A lease of this name exists: this is a repeat.
+    Exists,
 }
 
 /// Answer to a release.
@@ -294,6 +296,7 @@ impl Allocator {
                     Some(Answer::Granted(slot, Ticket::companion(self, write)))
                 },
                 Outcome::Denied(denial) => Some(Answer::Denied(denial)),
+                Outcome::Exists => Some(Answer::Exists),
                 Outcome::Unsettled => None,
             }
         })
@@ -390,7 +393,7 @@ impl Allocator {
         self.with(|state| {
             state
                 .leases
-                .update(lease_uid, |lease| lease.pod_uid = pod_uid)
+                .update(lease_uid, |lease| lease.pod_uid = pod_uid);
         });
     }
 

@@ -103,6 +103,7 @@ pub struct Slot {
 pub(super) enum Outcome {
     Granted(Box<Slot>, Write),
     Denied(Denial),
+    Exists,
     Unsettled,
 }
 
@@ -191,6 +192,12 @@ impl State {
     /// Gives a slot, unless `dry_run`; then the slot is only named.
     pub(super) fn grant(&mut self, want: &Want, lease: &NewLease, now: Duration) -> Outcome {
         self.serve_waiters();
+        // Why: a repeat must neither take a second slot nor be denied because of the first.
+        match self.leases.namesake(&lease.key) {
+            Some(first) if first.committed => return Outcome::Exists,
+            Some(_) => return Outcome::Unsettled,
+            None => {},
+        }
         let Some(id) = self.fleet.choose(want) else {
             return match self.explain(want, now) {
                 Explanation::Denied(denial) => Outcome::Denied(denial),

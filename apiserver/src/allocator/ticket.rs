@@ -87,7 +87,7 @@ impl RequestClaim {
         self.allocator.with(|state| {
             state
                 .leases
-                .update(lease_uid, |lease| lease.request = Some(key))
+                .update(lease_uid, |lease| lease.request = Some(key));
         });
     }
 }

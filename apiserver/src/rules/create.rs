@@ -30,6 +30,8 @@ use crate::status;
 
 /// Seconds after which to ask again when the custom resources are not installed.
 const RETRY_NOT_INSTALLED: u32 = 10;
+/// Looks at a lease that is just ending.
+const ENDINGS: usize = 64;
 /// Attempts to hand a lease over to a restarted pod.
 const HANDOVERS: usize = 16;
 
@@ -131,7 +133,19 @@ impl Create<ProxyLease> for LeaseRules {
         if ctx.dry_run {
             return self.pretend(ctx, lease, &want, holder).await;
         }
-        match self.allocator.grant(&want, &new).await.map_err(unsettled)? {
+        let Some(answer) = self.try_grant(&want, &new).await? else {
+            // Why: the cache may lag behind what the allocator knows.
+            let made = self
+                .leases
+                .get_latest(&new.key.namespace, &new.key.name)
+                .await?;
+            let made = made.ok_or_else(|| {
+                let why = "a lease of this name is just ending; try again";
+                ApiError::conflict(self.resource(), &new.key.name, why)
+            })?;
+            return self.meet(ctx, lease, made).await;
+        };
+        match answer {
             Answer::Granted(slot, mut companion) => {
                 status::set_bound(&mut lease, &slot.facts, Some(slot.token), holder, ctx.now);
                 companion.reservation = Some(Box::new(Granted {
@@ -147,7 +161,7 @@ impl Create<ProxyLease> for LeaseRules {
             Answer::Denied(denial) if lease.spec.wait_seconds <= 0 => {
                 Err(self.denied(&lease, &want, &denial, ctx))
             },
-            Answer::Denied(_) => {
+            Answer::Denied(_) | Answer::Exists => {
                 status::set_pending(&mut lease, holder, ctx.now);
                 let wait = status::wait(&lease.spec);
                 let allocator = Arc::clone(&self.allocator);
@@ -180,6 +194,26 @@ enum Claim {
 // === impl LeaseRules ===
 
 impl LeaseRules {
+    /// A slot or a denial; `None`: a lease of this name exists.
+    async fn try_grant(&self, want: &Want, new: &NewLease) -> Result<Option<Answer>, ApiError> {
+        for _ in 0..ENDINGS {
+            match self.allocator.grant(want, new).await.map_err(unsettled)? {
+                Answer::Exists => {
+                    let LeaseKey {
+                        namespace, name, ..
+                    } = &new.key;
+                    if self.leases.get_latest(namespace, name).await?.is_some() {
+                        return Ok(None);
+                    }
+                    // It has just ended, and the allocator is about to be told.
+                    tokio::task::yield_now().await;
+                },
+                answer @ (Answer::Granted(..) | Answer::Denied(_)) => return Ok(Some(answer)),
+            }
+        }
+        Ok(None)
+    }
+
     async fn claim(&self, ctx: &RequestCtx, request: &RequestKey) -> Result<Claim, ApiError> {
         match self.allocator.claim(request).await.map_err(unsettled)? {
             Ok(claim) => Ok(Claim::Ours((!ctx.dry_run).then_some(claim))),

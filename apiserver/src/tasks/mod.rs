@@ -80,22 +80,22 @@ impl Desk {
     /// Starts all tasks.
     pub fn spawn(&self, spawner: &Spawner) {
         self.spawn_one(spawner, "lease expiry", |desk| async move {
-            desk.expire().await
+            desk.expire().await;
         });
         self.spawn_one(spawner, "waiter binding", |desk| async move {
-            desk.bind_waiters().await
+            desk.bind_waiters().await;
         });
         self.spawn_one(spawner, "doubts", |desk| async move {
-            desk.settle_doubts().await
+            desk.settle_doubts().await;
         });
         self.spawn_one(spawner, "lease fates", |desk| async move {
-            desk.tell_fates().await
+            desk.tell_fates().await;
         });
         self.spawn_one(spawner, "proxy endpoints", |desk| async move {
-            desk.project().await
+            desk.project().await;
         });
         self.spawn_one(spawner, "lease retention", |desk| async move {
-            desk.retain().await
+            desk.retain().await;
         });
     }
 

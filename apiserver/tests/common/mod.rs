@@ -33,7 +33,7 @@ impl Stage {
     pub async fn start() -> Self {
         let mut stage = Self::without_crds().await;
         stage.install_crds();
-        stage.serve().await;
+        stage.serve();
         stage.available().await;
         stage
     }
@@ -102,7 +102,7 @@ impl Stage {
     }
 
     /// Starts the server; it may take a moment to be ready.
-    pub async fn serve(&mut self) {
+    pub fn serve(&mut self) {
         self.starts += 1;
         let mut command = Command::new(env!("CARGO_BIN_EXE_lease-apiserver"));
         command.args(&self.arguments);
@@ -133,7 +133,7 @@ impl Stage {
     }
 
     /// Whether a fresh `/readyz` on the admin address is green, with its text.
-    pub async fn ready(&self) -> Option<(bool, String)> {
+    pub fn ready(&self) -> Option<(bool, String)> {
         let address = self
             .arguments
             .iter()
@@ -300,7 +300,7 @@ impl Stage {
 }
 
 /// A lease object of the namespace `crawlers`.
-pub fn lease(name: &str, spec: Value) -> Value {
+pub fn lease(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ProxyLease",
         "metadata": {"name": name, "namespace": "crawlers"}, "spec": spec,

@@ -138,22 +138,22 @@ fn every_reason_is_counted_and_the_counts_add_up() {
         facts.exit_ip = Some("203.0.113.1".into());
     });
     add("unhealthy", &|facts| {
-        facts.accepting = Err(NotAccepting::Unhealthy)
+        facts.accepting = Err(NotAccepting::Unhealthy);
     });
     add("draining", &|facts| {
-        facts.accepting = Err(NotAccepting::Draining)
+        facts.accepting = Err(NotAccepting::Draining);
     });
     add("cordoned", &|facts| {
-        facts.accepting = Err(NotAccepting::Cordoned)
+        facts.accepting = Err(NotAccepting::Cordoned);
     });
     add("unleasable", &|facts| {
-        facts.accepting = Err(NotAccepting::Unleasable)
+        facts.accepting = Err(NotAccepting::Unleasable);
     });
     add("socks", &|facts| {
-        facts.endpoint.as_mut().unwrap().scheme = Scheme::Socks5
+        facts.endpoint.as_mut().unwrap().scheme = Scheme::Socks5;
     });
     add("denied", &|facts| {
-        facts.denied_targets = vec!["example.com".into()]
+        facts.denied_targets = vec!["example.com".into()];
     });
     let shop = want(Some("shop.example.com"));
     assert_eq!(granted(&mut world, &shop), "shared");

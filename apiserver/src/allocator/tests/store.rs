@@ -18,7 +18,7 @@ use crate::allocator::testing;
 use crate::allocator::want::{Candidates, Want};
 use crate::allocator::{Allocator, Answer, Denial, NewLease, Release, Slot, Stage, Stored};
 
-pub(super) const TTL: Duration = Duration::from_secs(60);
+pub(super) const TTL: Duration = Duration::from_mins(1);
 
 /// A lease as it is stored.
 #[derive(Clone, Debug)]
@@ -106,6 +106,7 @@ impl World {
         let lease = self.new_lease();
         match self.allocator.grant(want, &lease).now_or_never()?.unwrap() {
             Answer::Denied(denial) => Some(Err(denial)),
+            Answer::Exists => panic!("names are new"),
             Answer::Granted(slot, companion) => {
                 let row = LeaseRow {
                     key: lease.key,
@@ -210,12 +211,12 @@ impl World {
                         .leases
                         .get(&grant.lease_uid)
                         .expect("a holder has a lease");
-                    self.allocator.adopt(self.stored(row));
+                    self.allocator.adopt(Self::stored(row));
                 }
             }
             for key in leases {
                 match self.leases.get(&key.uid) {
-                    Some(row) => self.allocator.adopt(self.stored(row)),
+                    Some(row) => self.allocator.adopt(Self::stored(row)),
                     None => self.allocator.absent(&key),
                 }
             }
@@ -239,14 +240,14 @@ impl World {
             self.allocator.load(&uid, record.clone(), *version);
         }
         for row in self.leases.values() {
-            self.allocator.adopt(self.stored(row));
+            self.allocator.adopt(Self::stored(row));
         }
         for facts in proxies {
             self.allocator.observe_proxy(facts.clone());
         }
     }
 
-    pub(super) fn stored(&self, row: &LeaseRow) -> Stored {
+    pub(super) fn stored(row: &LeaseRow) -> Stored {
         Stored {
             key: row.key.clone(),
             stage: Stage::Bound(Arc::clone(&row.proxy)),

@@ -10,7 +10,7 @@ use super::store::{World, want};
 use crate::allocator::leases::RequestKey;
 use crate::allocator::testing::facts;
 
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_mins(2);
 
 fn wait_for(world: &mut World, target: Option<&str>) -> Arc<str> {
     let lease = world.new_lease();
