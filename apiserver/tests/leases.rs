@@ -488,3 +488,32 @@ async fn a_pool_of_another_namespace_needs_to_be_open_or_the_verb_lease() {
         })
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_api_server_is_up_the_process_waits_and_says_so() {
+    let mut stage = Stage::without_crds().await;
+    let down = stage.file(&json!({
+        "kind": "Config", "apiVersion": "v1", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }));
+    stage.serve_with(&[&format!("--kubeconfig={}", down.to_str().unwrap())]);
+    let (ready, text) = stage
+        .until("the admin endpoints", || {
+            stage
+                .ready()
+                .filter(|(_, text)| text.contains("127.0.0.1:1"))
+        })
+        .await;
+    assert!(!ready, "{text}");
+    stage
+        .until("the log to say what is waited for", || {
+            stage
+                .log()
+                .contains("waiting for the API server")
+                .then_some(())
+        })
+        .await;
+    assert!(stage.is_running(), "no crash loop: {}", stage.log());
+}

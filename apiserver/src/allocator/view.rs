@@ -39,7 +39,9 @@ pub enum Viewed {
 impl Allocator {
     /// Proxies whose view changed, and whether somebody waits for it.
     pub fn take_views(&self) -> Vec<(Arc<str>, bool)> {
-        std::mem::take(&mut self.state.lock().outbox.views)
+        let mut state = self.state.lock();
+        state.outbox.urgent = false;
+        std::mem::take(&mut state.outbox.views)
             .into_iter()
             .collect()
     }

@@ -61,17 +61,16 @@ impl Desk {
                 true
             });
             if ready.is_empty() {
-                if waiting.is_empty() {
-                    rung.await;
-                } else {
-                    let next = written
-                        .values()
-                        .min()
-                        .map_or(INTERVAL, |at| (*at + INTERVAL).saturating_sub(now));
-                    tokio::select! {
-                        () = rung => {},
-                        () = self.clock.sleep(next) => {},
-                    }
+                // Why: nobody rings for a mere change of numbers, so they are looked for.
+                let now = self.clock.elapsed();
+                let next = written
+                    .values()
+                    .min()
+                    .filter(|_| !waiting.is_empty())
+                    .map_or(INTERVAL, |at| (*at + INTERVAL).saturating_sub(now));
+                tokio::select! {
+                    () = rung => {},
+                    () = self.clock.sleep(next) => {},
                 }
                 continue;
             }

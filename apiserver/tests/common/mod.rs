@@ -110,6 +110,23 @@ impl Stage {
         self.server = Some(self.cluster.spawn(&name, command).unwrap());
     }
 
+    /// Starts the server with other flags in the place of those of the same name.
+    pub fn serve_with(&mut self, flags: &[&str]) {
+        for flag in flags {
+            let name = flag.split('=').next().unwrap();
+            self.arguments
+                .retain(|argument| argument.split('=').next() != Some(name));
+            self.arguments.push((*flag).to_owned());
+        }
+        self.serve();
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.server
+            .as_ref()
+            .is_some_and(|server| server.check_running().is_ok())
+    }
+
     pub async fn available(&self) {
         if let Err(error) = self.cluster.wait_apiservice_available(GROUP, VERSION).await {
             panic!("{error}\n{}", self.log());
