@@ -265,6 +265,14 @@ impl Process {
             }
         });
         let follow_stop = stop.clone();
+        let known_namespaces = Arc::clone(&namespaces);
+        health.ready_check("namespaces", move || {
+            if known_namespaces.is_synced() {
+                Ok(())
+            } else {
+                Err("not read yet".to_owned())
+            }
+        });
         spawner.spawn(
             "namespaces",
             async move { namespaces.run(follow_stop).await },
