@@ -37,6 +37,8 @@ use crate::metrics::{self, Metrics};
 use crate::rules::LeaseRules;
 use crate::tasks::Desk;
 
+/// Bytes of database pages kept in memory.
+const DATABASE_CACHE_BYTES: usize = 16 << 20;
 /// How often certificate files are compared with those in use.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -185,9 +187,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn open_store(url: StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
+    // Reads come from the watch cache: the database's own can be small.
+    let options = Options {
+        cache_bytes: DATABASE_CACHE_BYTES,
+        ..Options::default()
+    };
     let opened = tokio::task::spawn_blocking(move || match &url {
-        StoreUrl::Memory => RedbStore::in_memory(Options::default()),
-        StoreUrl::Redb(path) => RedbStore::open(path, Options::default()),
+        StoreUrl::Memory => RedbStore::in_memory(options),
+        StoreUrl::Redb(path) => RedbStore::open(path, options),
     });
     let store = opened.await?.context("--store cannot be opened")?;
     Ok(Arc::new(store))

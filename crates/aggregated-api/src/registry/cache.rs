@@ -6,10 +6,10 @@
 //! Reads see every acknowledged write: they wait until the pump has passed the store's revision.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::StreamExt;
 use imbl::OrdMap;
 use parking_lot::RwLock;
@@ -19,8 +19,10 @@ use super::entry::{Entry, EntryError};
 use crate::http::status::ApiError;
 use crate::store::{self, Batch, Revision, SERVED_PREFIX, Store};
 
-/// Changes of one kind that are kept for watches to resume from.
+/// Most changes of one kind that are kept for watches to resume from.
 const HISTORY: usize = 16_384;
+/// What the kept changes of one kind may take in memory, in bytes.
+const HISTORY_BYTES: usize = 24 * 1024 * 1024;
 /// How far back the history is read from the store at start.
 const RELOADED_REVISIONS: u64 = 16_384;
 /// Longest wait of a read for the cache to catch up.
@@ -57,29 +59,19 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The new state; for a deletion the last one, at the revision of the deletion.
     pub entry: Arc<Entry>,
-    /// The state before, at the revision of the change: what a selector's watcher is shown when
-    /// the object leaves the selection. `None` for an addition.
+    /// The state before, as it was: what a selector's watcher is shown, at the revision of the
+    /// change, when the object leaves the selection. `None` for an addition.
     pub previous: Option<Arc<Entry>>,
-    frame: OnceLock<Bytes>,
 }
 
-impl Change {
-    /// The change as a line of a watch, made once and shared by all watchers that see it so.
-    pub fn frame(&self) -> &Bytes {
-        self.frame
-            .get_or_init(|| frame(self.kind, &self.entry.body))
-    }
-}
-
-/// A line of a watch.
-pub fn frame(kind: ChangeKind, object: &[u8]) -> Bytes {
-    let mut line = BytesMut::with_capacity(object.len() + 40);
-    line.extend_from_slice(br#"{"type":""#);
-    line.extend_from_slice(kind.name().as_bytes());
-    line.extend_from_slice(br#"","object":"#);
-    line.extend_from_slice(object);
-    line.extend_from_slice(b"}\n");
-    line.freeze()
+/// Appends a line of a watch.
+pub fn write_frame(to: &mut BytesMut, kind: ChangeKind, object: &[u8]) {
+    to.reserve(object.len() + 40);
+    to.extend_from_slice(br#"{"type":""#);
+    to.extend_from_slice(kind.name().as_bytes());
+    to.extend_from_slice(br#"","object":"#);
+    to.extend_from_slice(object);
+    to.extend_from_slice(b"}\n");
 }
 
 /// Objects of one kind at one revision.
@@ -96,8 +88,25 @@ pub struct Snapshot {
 struct State {
     snapshot: Snapshot,
     history: VecDeque<Arc<Change>>,
+    history_bytes: usize,
     /// Changes up to this revision are no longer in the history.
     forgotten: Revision,
+}
+
+impl State {
+    fn remember(&mut self, change: Arc<Change>) {
+        self.history_bytes += change.entry.weight();
+        self.history.push_back(change);
+        while self.history.len() > HISTORY
+            || (self.history_bytes > HISTORY_BYTES && self.history.len() > 1)
+        {
+            let Some(oldest) = self.history.pop_front() else {
+                break;
+            };
+            self.history_bytes -= oldest.entry.weight();
+            self.forgotten = oldest.revision;
+        }
+    }
 }
 
 /// The cache of one kind.
@@ -125,6 +134,7 @@ impl KindCache {
                     changed: 0,
                 },
                 history: VecDeque::new(),
+                history_bytes: 0,
                 forgotten: revision,
             }),
             progress: watch::Sender::new(revision),
@@ -181,12 +191,7 @@ impl KindCache {
                         .insert(Arc::clone(key), Arc::clone(&change.entry));
                 }
                 state.snapshot.changed = change.revision;
-                if state.history.len() == HISTORY
-                    && let Some(oldest) = state.history.pop_front()
-                {
-                    state.forgotten = oldest.revision;
-                }
-                state.history.push_back(change);
+                state.remember(change);
             }
             state.snapshot.revision = revision;
         }
@@ -298,27 +303,42 @@ impl StoreCache {
 
     fn apply(&self, batch: Batch) -> Result<(), EntryError> {
         let mut by_kind: HashMap<String, Vec<Arc<Change>>> = HashMap::new();
+        // What the keys of this batch have come to, before the caches know it.
+        let mut latest: HashMap<Arc<str>, Option<Arc<Entry>>> = HashMap::new();
         for event in batch.events {
-            let decode = |record: &store::Record| {
-                Entry::decode(&record.key, &record.value, event.revision).map(Arc::new)
-            };
-            let previous = event.previous.as_ref().map(decode).transpose()?;
-            let (kind, entry) = match (&event.current, &previous) {
-                (Some(current), None) => (ChangeKind::Added, decode(current)?),
-                (Some(current), Some(_)) => (ChangeKind::Modified, decode(current)?),
-                (None, Some(previous)) => (ChangeKind::Deleted, Arc::clone(previous)),
+            let prefix = kind_prefix(&event.key);
+            let known = latest.get(&event.key).cloned();
+            let previous = known.unwrap_or_else(|| {
+                self.kinds
+                    .read()
+                    .get(prefix)
+                    .and_then(|kind| kind.get(&event.key))
+            });
+            let current = event
+                .current
+                .as_ref()
+                .map(|record| Entry::decode(&record.key, &record.value, record.mod_revision))
+                .transpose()?
+                .map(Arc::new);
+            let (kind, entry) = match (&current, &previous) {
+                (Some(current), None) => (ChangeKind::Added, Arc::clone(current)),
+                (Some(current), Some(_)) => (ChangeKind::Modified, Arc::clone(current)),
+                (None, Some(previous)) => {
+                    (ChangeKind::Deleted, Arc::new(previous.at(event.revision)))
+                },
                 (None, None) => continue,
             };
+            let revision = event.revision;
             by_kind
-                .entry(kind_prefix(&event.key).to_owned())
+                .entry(prefix.to_owned())
                 .or_default()
                 .push(Arc::new(Change {
-                    revision: event.revision,
+                    revision,
                     kind,
                     entry,
                     previous,
-                    frame: OnceLock::new(),
                 }));
+            latest.insert(event.key, current);
         }
         for prefix in by_kind.keys() {
             let before = *self.progress.borrow();

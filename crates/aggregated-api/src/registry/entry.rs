@@ -12,6 +12,8 @@ use crate::store::Revision;
 
 /// What opens the metadata of every stored object; the resourceVersion is spliced in behind it.
 const METADATA: &[u8] = br#""metadata":{"#;
+/// The name of the field that is spliced in.
+const RESOURCE_VERSION: &str = "\"resourceVersion\":";
 
 /// Why a stored value cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +108,30 @@ impl Entry {
         })
     }
 
+    /// The same object under a later revision: the last state of one that was deleted, or that left
+    /// a selection.
+    pub fn at(&self, revision: Revision) -> Self {
+        Self {
+            key: Arc::clone(&self.key),
+            revision,
+            body: respliced(&self.body, self.revision, revision),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            labels: self.labels.clone(),
+            metadata_body: OnceLock::new(),
+        }
+    }
+
+    /// What this entry takes in memory, roughly, in bytes.
+    pub fn weight(&self) -> usize {
+        let labels: usize = self
+            .labels
+            .iter()
+            .map(|(k, v)| k.len() + v.len() + 48)
+            .sum();
+        self.body.len() + labels + self.key.len() + 256
+    }
+
     /// The object as a value, for tables and patches.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
@@ -149,10 +175,29 @@ pub fn encode(object: &mut (impl kube::Resource + Serialize)) -> Result<Bytes, s
     serde_json::to_vec(object).map(Bytes::from)
 }
 
+fn respliced(body: &Bytes, from: Revision, to: Revision) -> Bytes {
+    let old = format!("{RESOURCE_VERSION}\"{from}\"");
+    let Some(at) = body.windows(METADATA.len()).position(|w| w == METADATA) else {
+        return body.clone();
+    };
+    let at = at + METADATA.len();
+    let Some(tail) = body
+        .get(at..)
+        .and_then(|rest| rest.strip_prefix(old.as_bytes()))
+    else {
+        return body.clone();
+    };
+    let mut moved = BytesMut::with_capacity(body.len() + 4);
+    moved.extend_from_slice(body.get(..at).unwrap_or_default());
+    moved.extend_from_slice(format!("{RESOURCE_VERSION}\"{to}\"").as_bytes());
+    moved.extend_from_slice(tail);
+    moved.freeze()
+}
+
 /// Puts the resourceVersion into a stored value.
 pub fn splice(value: &[u8], revision: Revision) -> Option<Bytes> {
     let at = value.windows(METADATA.len()).position(|w| w == METADATA)? + METADATA.len();
-    let field = format!("\"resourceVersion\":\"{revision}\"");
+    let field = format!("{RESOURCE_VERSION}\"{revision}\"");
     let (head, tail) = value.split_at(at);
     let mut body = BytesMut::with_capacity(value.len() + field.len() + 1);
     body.extend_from_slice(head);
@@ -180,6 +225,16 @@ mod tests {
         assert_eq!(partial["kind"], "PartialObjectMetadata");
         assert_eq!(partial["metadata"]["resourceVersion"], "42");
         assert!(partial.get("spec").is_none());
+    }
+
+    #[test]
+    fn an_entry_moves_to_a_later_revision() {
+        let stored = br#"{"metadata":{"name":"n"},"spec":{"resourceVersion":"42"}}"#;
+        let entry = Entry::decode(&"/registry/g/ks/n".into(), stored, 42).unwrap();
+        let later = entry.at(1042);
+        assert_eq!(later.revision, 1042);
+        assert_eq!(later.value()["metadata"]["resourceVersion"], "1042");
+        assert_eq!(later.value()["spec"]["resourceVersion"], "42");
     }
 
     #[test]

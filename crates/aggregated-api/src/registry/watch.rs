@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Change, ChangeKind, KindCache, StoreCache, frame};
+use super::cache::{Change, ChangeKind, KindCache, StoreCache, write_frame};
 use super::entry::Entry;
 use super::read::Reader;
 use crate::codec::negotiate::{Representation, View};
@@ -228,7 +228,7 @@ impl Watcher {
         let count = self.initial.len().min(BATCH);
         let entries: Vec<_> = self.initial.drain(..count).collect();
         for entry in entries {
-            chunk.extend_from_slice(&self.render(ChangeKind::Added, &entry));
+            self.render(&mut chunk, ChangeKind::Added, &entry);
         }
         Some(chunk.freeze())
     }
@@ -240,9 +240,7 @@ impl Watcher {
             let any = !missed.changes.is_empty();
             let mut chunk = BytesMut::new();
             for change in &missed.changes {
-                if let Some(line) = self.line(change) {
-                    chunk.extend_from_slice(&line);
-                }
+                self.show(&mut chunk, change);
             }
             self.sent = missed.revision;
             if !chunk.is_empty() {
@@ -254,36 +252,37 @@ impl Watcher {
         }
     }
 
-    /// A change as this watcher sees it: leaving the selection is a deletion, entering it an
-    /// addition.
-    fn line(&mut self, change: &Change) -> Option<Bytes> {
+    /// Appends a change as this watcher sees it: leaving the selection is a deletion, entering it
+    /// an addition.
+    fn show(&mut self, chunk: &mut BytesMut, change: &Change) {
         if !change.entry.key.starts_with(&self.prefix) {
-            return None;
+            return;
         }
-        let now = change.kind != ChangeKind::Deleted && self.options.selects(&change.entry);
+        let gone = change.kind == ChangeKind::Deleted;
+        let now = !gone && self.options.selects(&change.entry);
         let before = change
             .previous
             .as_ref()
             .filter(|entry| self.options.selects(entry));
-        let (kind, entry) = match (now, before) {
-            (true, Some(_)) => (ChangeKind::Modified, &change.entry),
-            (true, None) => (ChangeKind::Added, &change.entry),
-            (false, Some(previous)) => (ChangeKind::Deleted, previous),
-            (false, None) => return None,
-        };
-        if self.representation.view == View::Whole && kind == change.kind {
-            return Some(change.frame().clone());
+        match (now, before) {
+            (true, Some(_)) => self.render(chunk, ChangeKind::Modified, &change.entry),
+            (true, None) => self.render(chunk, ChangeKind::Added, &change.entry),
+            (false, Some(_)) if gone => self.render(chunk, ChangeKind::Deleted, &change.entry),
+            (false, Some(previous)) => {
+                self.render(chunk, ChangeKind::Deleted, &previous.at(change.revision));
+            },
+            (false, None) => {},
         }
-        Some(self.render(kind, entry))
     }
 
-    fn render(&mut self, kind: ChangeKind, entry: &Entry) -> Bytes {
+    fn render(&mut self, chunk: &mut BytesMut, kind: ChangeKind, entry: &Entry) {
         match self.representation.view {
-            View::Whole => frame(kind, &entry.body),
-            View::Metadata => frame(kind, entry.metadata_body()),
+            View::Whole => write_frame(chunk, kind, &entry.body),
+            View::Metadata => write_frame(chunk, kind, entry.metadata_body()),
             View::Table => {
                 let metadata = json!({"resourceVersion": entry.revision.to_string()});
-                self.table_line(kind.name(), entry.value(), &metadata)
+                let line = self.table_line(kind.name(), entry.value(), &metadata);
+                chunk.extend_from_slice(&line);
             },
         }
     }
