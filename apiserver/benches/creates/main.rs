@@ -38,8 +38,15 @@ use crate::progress::Progress;
 use crate::subjects::{Parts, Route, Subject, Who};
 
 #[tokio::main]
-async fn main() -> Result<ExitCode> {
+async fn main() -> ExitCode {
     runtime_kit::tls::install_default_provider();
+    run().await.unwrap_or_else(|error| {
+        progress::fail(&error);
+        ExitCode::FAILURE
+    })
+}
+
+async fn run() -> Result<ExitCode> {
     let Flags { role, plan } = Flags::parse();
     match role {
         Some(Role::Instant(flags)) => {

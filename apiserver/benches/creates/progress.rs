@@ -26,3 +26,9 @@ impl Progress {
         eprintln!("[{:>4} s] {line}", self.clock.elapsed().as_secs());
     }
 }
+
+/// The last word of a run that failed.
+#[expect(clippy::print_stderr, reason = "there is no log")]
+pub(crate) fn fail(error: &anyhow::Error) {
+    eprintln!("creates: {error:#}");
+}
