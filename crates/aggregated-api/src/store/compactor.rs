@@ -1,5 +1,5 @@
-//! The task that gives up old history. A server runs one per store; with several replicas only the
-//! leader's.
+//! The task that gives up old history. Every server runs one; where several share a store, the store
+//! sees to it that one of them compacts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,8 +35,9 @@ impl<S: Store + ?Sized> Compactor<S> {
         }
     }
 
-    /// Compacts until the store is unavailable or damaged, and returns that error. Time counts from
-    /// here, so a process that restarts keeps more, never less. Cancel it by dropping it.
+    /// Compacts until the store is damaged, and returns that error; while it is unavailable, history
+    /// is kept. Time counts from here, so a process that restarts keeps more, never less. Cancel it
+    /// by dropping it.
     pub async fn run(mut self) -> Error {
         let mut ticks = tokio::time::interval(self.keep / MARKS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -47,9 +48,10 @@ impl<S: Store + ?Sized> Compactor<S> {
             };
             match self.store.compact(revision).await {
                 Ok(()) => tracing::debug!(revision, "history compacted"),
-                Err(err @ (Error::Unavailable { .. } | Error::Corrupt(_))) => return err,
+                Err(err @ Error::Corrupt(_)) => return err,
                 Err(
-                    err @ (Error::NoSpace
+                    err @ (Error::Unavailable { .. }
+                    | Error::NoSpace
                     | Error::Limit(_)
                     | Error::Compacted { .. }
                     | Error::Future { .. }),
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_compactor_gives_up_old_history_and_ends_with_the_store() {
+    async fn a_running_compactor_gives_up_old_history() {
         let store = Arc::new(RedbStore::in_memory(Options::default()).unwrap());
         let first = put(&store, "one").await;
         let task = tokio::spawn(Compactor::new(Arc::clone(&store), Duration::ZERO).run());

@@ -1,5 +1,7 @@
 //! What every backend must do, as checks that a backend's tests run against it. [`run`] opens a
 //! fresh store for each check; a check that does not hold panics with its name.
+//!
+//! A fresh store may begin at any revision; while a check runs, nobody else uses its backend.
 
 #![expect(
     clippy::unwrap_used,
@@ -46,8 +48,8 @@ where
     F: AsyncFn() -> S,
     S: Store,
 {
-    let checks: [Check; 27] = checks![
-        transactions::a_new_store_is_empty_at_revision_zero,
+    let checks: [Check; 28] = checks![
+        transactions::a_new_store_is_empty,
         transactions::a_put_makes_a_record_and_the_next_one_counts_it_up,
         transactions::a_key_deleted_and_put_again_begins_anew,
         transactions::a_compare_that_fails_changes_nothing_and_takes_no_revision,
@@ -59,6 +61,7 @@ where
         transactions::a_caller_may_queue_puts_that_build_on_each_other,
         transactions::concurrent_increments_are_never_lost,
         transactions::a_caller_that_goes_away_does_not_undo_its_transaction,
+        transactions::one_without_operations_is_decided_after_all_before_it,
         transactions::the_limits_refuse_what_exceeds_them_and_name_the_number,
         transactions::a_transaction_at_the_limits_is_accepted,
         history::a_list_is_in_key_order_and_holds_the_prefix_only,
@@ -68,7 +71,7 @@ where
         history::a_revision_that_has_not_happened_is_refused,
         history::compaction_keeps_the_latest_values_and_newer_history,
         history::a_long_history_is_compacted_whole,
-        watching::a_watch_from_zero_replays_everything_in_order,
+        watching::a_watch_from_the_start_replays_everything_in_order,
         watching::a_watch_shows_only_its_prefix_but_all_progress,
         watching::a_watch_resumes_without_gap_or_repeat_while_others_write,
         watching::a_watch_from_compacted_or_future_history_is_refused,

@@ -14,6 +14,7 @@ use futures::stream::BoxStream;
 pub mod compactor;
 #[doc(hidden)]
 pub mod contract;
+pub mod etcd;
 mod limits;
 pub mod redb;
 
@@ -141,8 +142,9 @@ pub enum Error {
 
 /// Operations in one transaction, compares and changes together.
 pub const MAX_OPERATIONS: usize = 128;
-/// Keys and values in one transaction, in bytes.
-pub const MAX_TRANSACTION_BYTES: usize = 1_572_864;
+/// Keys and values in one transaction, in bytes: the 1.5 MiB that etcd takes unless configured
+/// otherwise, less 32 KiB for its encoding.
+pub const MAX_TRANSACTION_BYTES: usize = 1_540_096;
 
 /// A durable, revisioned, ordered key-value store.
 #[async_trait::async_trait]
@@ -162,16 +164,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Applies `ops` if every compare holds, as one revision, durable when this returns.
     ///
-    /// Transactions submitted by one caller without awaiting in between are decided in the order in
-    /// which their futures were first polled.
+    /// Transactions that have a key in common are decided in the order in which their futures were
+    /// first polled by this process. One without operations is decided after all those before it.
+    /// After [`Error::Unavailable`] it is not known whether the transaction is, or will be,
+    /// committed.
     async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<Outcome, Error>;
 
     /// Every change under `prefix` with a revision greater than `after`, in order and without gaps,
     /// ending with an error when the store fails or the watcher fell behind the kept history.
     fn watch(&self, prefix: &str, after: Revision) -> BoxStream<'static, Result<Batch, Error>>;
 
-    /// The revision of the last committed transaction.
+    /// The revision of the last committed transaction that this process knows of; never less than
+    /// that of a transaction or read it has had an answer to.
     fn revision(&self) -> Revision;
+
+    /// A revision not less than that of any transaction that was acknowledged to anybody, in any
+    /// process, before this call. A watch reaches it soon, also when nothing changes.
+    async fn current_revision(&self) -> Result<Revision, Error> {
+        Ok(self.revision())
+    }
 
     /// Forgets history up to and including `revision`; the latest value of every key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
