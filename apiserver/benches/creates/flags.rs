@@ -95,7 +95,7 @@ impl Plan {
 
     /// Time that counts, per subject, number of clients and round.
     pub(crate) fn measured(&self) -> Duration {
-        let usual = if self.quick { 500 } else { 2000 };
+        let usual = if self.quick { 500 } else { 1750 };
         self.seconds.unwrap_or_else(|| Duration::from_millis(usual))
     }
 
