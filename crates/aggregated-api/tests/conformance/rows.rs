@@ -1,0 +1,59 @@
+//! The rows of the specification, as listed in `tests/conformance/rows.yaml`, and the deviations that
+//! P0 rows may have.
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use crate::case::folder;
+
+/// A section of the specification.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Section {
+    /// Its letter.
+    pub(crate) section: String,
+    pub(crate) title: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A requirement.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Row {
+    /// Its number.
+    pub(crate) row: u16,
+    /// `P0`, `P1` or `P2`.
+    pub(crate) priority: String,
+    pub(crate) title: String,
+}
+
+/// A deviation of a P0 row that has been agreed to.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Agreed {
+    /// The case that has it.
+    pub(crate) case: String,
+    /// Why it may be so.
+    pub(crate) reason: String,
+}
+
+/// Reads the rows.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn load() -> anyhow::Result<Vec<Section>> {
+    read("rows.yaml")
+}
+
+/// Reads the deviations that P0 rows may have.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn agreed() -> anyhow::Result<Vec<Agreed>> {
+    read("deviations.yaml")
+}
+
+fn read<T: serde::de::DeserializeOwned>(name: &str) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(folder().join(name)).context(name.to_owned())?;
+    serde_saphyr::from_str(&text).context(name.to_owned())
+}
