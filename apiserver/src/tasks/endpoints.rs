@@ -3,7 +3,7 @@
 //! This is also the answer to a drain. The record that refuses grants is durable before the view
 //! that says so is written, and the view counts every lease whose release is not durable yet: who
 //! reads `accepting: false` with `active: 0` knows that nothing holds the proxy and nothing will.
-//! Such changes are written at once; a mere change of numbers at most once a second per proxy.
+//! Such changes are written at once; a mere change of numbers at most every five seconds per proxy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,9 @@ use crate::allocator::view::{ProxyView, Viewed};
 use crate::status;
 
 /// Least time between two writes of one view that nobody waits for.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How often views that nobody waits for are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// Views that nobody waits for, written in one go.
 const BATCH: usize = 200;
 
@@ -49,36 +51,26 @@ impl Desk {
             written.retain(|_, at| *at + INTERVAL > now);
             let (mut ready, mut calm) = (Vec::new(), 0);
             waiting.retain(|uid, urgent| {
-                if *urgent {
-                    ready.push(Arc::clone(uid));
-                    return false;
-                }
-                if calm < BATCH && !written.contains_key(uid) {
-                    calm += 1;
-                    ready.push(Arc::clone(uid));
+                if *urgent || (calm < BATCH && !written.contains_key(uid)) {
+                    calm += usize::from(!*urgent);
+                    ready.push((Arc::clone(uid), *urgent));
                     return false;
                 }
                 true
             });
             if ready.is_empty() {
                 // Why: nobody rings for a mere change of numbers, so they are looked for.
-                let now = self.clock.elapsed();
-                let next = written
-                    .values()
-                    .min()
-                    .filter(|_| !waiting.is_empty())
-                    .map_or(INTERVAL, |at| (*at + INTERVAL).saturating_sub(now));
                 tokio::select! {
                     () = rung => {},
-                    () = self.clock.sleep(next) => {},
+                    () = self.clock.sleep(LOOK) => {},
                 }
                 continue;
             }
-            written.extend(ready.iter().map(|uid| (Arc::clone(uid), now)));
-            self.each(ready, |desk, uid| async move {
+            written.extend(ready.iter().map(|(uid, _)| (Arc::clone(uid), now)));
+            self.each(ready, |desk, (uid, urgent)| async move {
                 match desk.show(&uid).await {
                     Ok(Shown::Done) => {},
-                    Ok(Shown::Again) => desk.allocator.show(&uid, true),
+                    Ok(Shown::Again) => desk.allocator.show(&uid, urgent),
                     Err(error) => {
                         desk.pause("showing a proxy", &error).await;
                         desk.allocator.show(&uid, true);
