@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::Read;
+
 use axum::body::Body;
 use common::{COLLECTION, Server};
 use http::Request;
@@ -655,6 +657,40 @@ async fn lists_and_tables_and_metadata_show_the_same_objects() {
             .unwrap()
             > 0
     );
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_who_accept_it() {
+    let server = Server::start().await;
+    let annotation = json!({"metadata": {"annotations": {"a": "x".repeat(100_000)}}});
+    server.create("a", annotation.clone()).await;
+    let request = |encoding: &str| {
+        Request::builder()
+            .uri(COLLECTION)
+            .header("x-test-user", "bob")
+            .header("accept-encoding", encoding)
+            .body(Body::empty())
+            .unwrap()
+    };
+    let small = server.send(request("gzip")).await;
+    assert!(
+        !small.headers().contains_key("content-encoding"),
+        "below 128 KiB"
+    );
+    server.create("b", annotation).await;
+    let plain = server.send(request("identity")).await;
+    assert!(!plain.headers().contains_key("content-encoding"));
+    let plain = plain.into_body().collect().await.unwrap().to_bytes();
+    let packed = server.send(request("deflate, gzip;q=0.8")).await;
+    assert_eq!(packed.headers()["content-encoding"], "gzip");
+    assert_eq!(packed.headers()["vary"], "Accept-Encoding");
+    let packed = packed.into_body().collect().await.unwrap().to_bytes();
+    assert!(packed.len() < plain.len() / 10);
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&packed[..])
+        .read_to_end(&mut unpacked)
+        .unwrap();
+    assert_eq!(unpacked, plain);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! HTTP: what a request is about, the filters it passes, and how errors are answered.
 
 mod body;
+mod compress;
 pub(crate) mod documents;
 mod handlers;
 pub mod options;

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::clock::Clock;
 
+use super::compress::{accepts_gzip, compress};
 use super::documents::Documents;
 use super::options::Query;
 use super::request::{RequestInfo, ResourceRequest};
@@ -188,9 +189,13 @@ impl Shared {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let mut close = false;
-        let answer = self
+        let gzip = accepts_gzip(&parts.headers);
+        let mut answer = self
             .filtered(parts, body, query, &info, &path, &warnings, &mut close)
             .await;
+        if gzip && let Ok(response) = answer {
+            answer = compress(response).await;
+        }
         let mut response = answer.unwrap_or_else(|refusal| {
             if refusal.code().is_server_error() {
                 tracing::error!(error = %refusal, %path, "request failed");
