@@ -116,7 +116,7 @@ pub async fn build(
             .create(Arc::<LeaseRules>::clone(&rules))
             .update(Arc::<LeaseRules>::clone(&rules))
             .delete(Arc::<LeaseRules>::clone(&rules))
-            .subresource(rules),
+            .subresource(rules)?,
     )
     .serve(Serving::new(endpoints))
     .ready_check(

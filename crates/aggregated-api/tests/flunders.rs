@@ -863,6 +863,13 @@ async fn a_subresource_changes_its_parent_and_answers_with_its_own_kind() {
         server.call("GET", &item("a"), None).await.1["status"]["word"],
         "hi"
     );
+    let strict = format!("{path}?fieldValidation=Strict");
+    let (status, refused) = server.call("POST", &strict, Some(json!({"nope": 1}))).await;
+    assert_eq!(status, 400);
+    assert_eq!(
+        refused["message"],
+        r#"FlunderPoke in version "v1alpha1" cannot be handled as a FlunderPoke: strict decoding error: unknown field "nope""#
+    );
     assert_eq!(server.call("GET", &path, None).await.0, 405);
     assert_eq!(
         server

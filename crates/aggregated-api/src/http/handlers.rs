@@ -138,7 +138,7 @@ impl Shared {
             };
             check_body_kind(&decoded.value, subresource.kind)?;
             let answer = kind
-                .create_subresource(&ctx, subresource.name, name, decoded.value)
+                .create_subresource(&ctx, subresource.name, name, decoded, &options)
                 .await?;
             return value(StatusCode::CREATED, &answer, representation);
         }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use super::cache::{KindCache, StoreCache};
@@ -11,13 +10,14 @@ use super::capability::{Create, CreateSubresource, Delete, Object, Update};
 use super::collection::Collection;
 use super::context::RequestCtx;
 use super::entry::Entry;
-use super::write::{Change, Deleted};
+use super::write::{Change, Deleted, known_fields};
 use crate::admission::NamespaceLifecycle;
 use crate::codec::decode::Decoded;
 use crate::http::options::{DeleteOptions, WriteOptions};
 use crate::http::status::ApiError;
-use crate::schema::declaration::Declaration;
+use crate::schema::declaration::{Declaration, DeclarationError, body_schema};
 use crate::schema::discovery::{ServedKind, ServedSubresource};
+use crate::schema::structural::Schema;
 
 /// A kind and what can be done to it. Get, list and watch always can.
 pub struct Serving<T: Object> {
@@ -62,10 +62,20 @@ impl<T: Object> Serving<T> {
     }
 
     /// Adds `create` on a named subresource.
-    #[must_use]
-    pub fn subresource<S: CreateSubresource<T>>(mut self, rules: Arc<S>) -> Self {
-        self.subresources.push(Arc::new(Subresource(rules)));
-        self
+    ///
+    /// # Errors
+    /// The body's schema is not structural.
+    pub fn subresource<S: CreateSubresource<T>>(
+        mut self,
+        rules: Arc<S>,
+    ) -> Result<Self, DeclarationError> {
+        let (openapi, schema) = body_schema::<S::Body>(S::KIND)?;
+        self.subresources.push(Arc::new(Subresource {
+            rules,
+            openapi,
+            schema,
+        }));
+        Ok(self)
     }
 }
 
@@ -105,7 +115,8 @@ pub(crate) trait AnyServing: Send + Sync {
         ctx: &RequestCtx,
         subresource: &str,
         name: &str,
-        body: Value,
+        body: Decoded,
+        options: &WriteOptions,
     ) -> Result<Value, ApiError>;
 }
 
@@ -196,18 +207,25 @@ impl<T: Object> AnyServing for Serving<T> {
         ctx: &RequestCtx,
         subresource: &str,
         name: &str,
-        body: Value,
+        body: Decoded,
+        options: &WriteOptions,
     ) -> Result<Value, ApiError> {
         let found = self
             .subresources
             .iter()
             .find(|s| s.describe_name() == subresource);
         let rules = found.ok_or_else(ApiError::unknown_resource)?;
-        rules.create(&self.collection, ctx, name, body).await
+        rules
+            .create(&self.collection, ctx, name, body, options)
+            .await
     }
 }
 
-struct Subresource<S>(Arc<S>);
+struct Subresource<S> {
+    rules: Arc<S>,
+    openapi: Value,
+    schema: Schema,
+}
 
 #[async_trait]
 trait AnySubresource<T: Object>: Send + Sync {
@@ -218,7 +236,8 @@ trait AnySubresource<T: Object>: Send + Sync {
         collection: &Collection<T>,
         ctx: &RequestCtx,
         name: &str,
-        body: Value,
+        body: Decoded,
+        options: &WriteOptions,
     ) -> Result<Value, ApiError>;
 }
 
@@ -229,20 +248,11 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
     }
 
     fn describe(&self) -> ServedSubresource {
-        let schema = SchemaSettings::openapi3()
-            .with(|settings| settings.inline_subschemas = true)
-            .into_generator()
-            .into_root_schema_for::<S::Body>();
-        let mut schema = schema.to_value();
-        if let Some(object) = schema.as_object_mut() {
-            object.remove("$schema");
-            object.remove("title");
-        }
         ServedSubresource {
             name: S::NAME,
             kind: S::KIND,
             verbs: vec!["create"],
-            schema,
+            schema: self.openapi.clone(),
         }
     }
 
@@ -251,10 +261,19 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         collection: &Collection<T>,
         ctx: &RequestCtx,
         name: &str,
-        body: Value,
+        body: Decoded,
+        options: &WriteOptions,
     ) -> Result<Value, ApiError> {
+        let body = known_fields(
+            &self.schema,
+            S::KIND,
+            &collection.declaration.version,
+            body,
+            options,
+            ctx,
+        )?;
         let answer = collection
-            .subresource_flow(&*self.0, ctx, name, body)
+            .subresource_flow(&*self.rules, ctx, name, body)
             .await?;
         let mut value = serde_json::to_value(answer)
             .map_err(|e| ApiError::internal("the answer cannot be encoded", e))?;

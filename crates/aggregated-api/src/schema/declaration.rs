@@ -1,9 +1,11 @@
 //! A kind as it is served, read once from what `#[derive(kube::CustomResource)]` declares.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
+use super::openapi::collapse;
 use super::structural::{Schema, SchemaError};
 use super::table::{Column, ColumnError};
 use crate::http::status::GroupResource;
@@ -157,6 +159,29 @@ fn whole_schema(declared: &Value) -> Result<Schema, SchemaError> {
         properties["metadata"] = strip_bounds(metadata.to_value());
     }
     Schema::parse(&whole)
+}
+
+/// The schema of a subresource's body: only used to find unknown fields.
+pub(crate) fn body_schema<B: JsonSchema>(kind: &str) -> Result<(Value, Schema), DeclarationError> {
+    let schema = SchemaSettings::openapi3()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+        .into_root_schema_for::<B>();
+    let mut schema = schema.to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("$schema");
+        object.remove("title");
+        let properties = object.entry("properties").or_insert_with(|| json!({}));
+        properties["apiVersion"] = json!({"type": "string"});
+        properties["kind"] = json!({"type": "string"});
+    }
+    let parsed = Schema::parse(&strip_bounds(collapse(schema.clone()))).map_err(|error| {
+        DeclarationError::Schema {
+            kind: kind.to_owned(),
+            error,
+        }
+    })?;
+    Ok((schema, parsed))
 }
 
 /// `ObjectMeta` is validated by its own rules; its schema only serves to find unknown fields.

@@ -103,7 +103,7 @@ fn shared_definitions() -> Map<String, Value> {
 }
 
 /// `anyOf: [X, null]` becomes X: kubectl explain does not read anyOf.
-fn collapse(schema: Value) -> Value {
+pub(crate) fn collapse(schema: Value) -> Value {
     match schema {
         Value::Object(mut object) => {
             if let Some(Value::Array(options)) = object.get_mut("anyOf") {
@@ -128,11 +128,20 @@ fn collapse(schema: Value) -> Value {
                 object.insert("allOf".to_owned(), json!([{"$ref": reference}]));
             }
             object.remove("nullable");
+            if let Some(Value::String(text)) = object.get_mut("description") {
+                *text = joined(text);
+            }
             Value::Object(object.into_iter().map(|(k, v)| (k, collapse(v))).collect())
         },
         Value::Array(items) => Value::Array(items.into_iter().map(collapse).collect()),
         scalar @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => scalar,
     }
+}
+
+/// A doc comment as one line per paragraph: its line breaks are those of the source file.
+fn joined(text: &str) -> String {
+    let paragraphs: Vec<_> = text.split("\n\n").map(|p| p.replace('\n', " ")).collect();
+    paragraphs.join("\n\n")
 }
 
 fn add_schemas(schemas: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kind: &ServedKind) {

@@ -204,9 +204,14 @@ impl Schema {
         self.properties.get(name).or(self.additional.as_deref())
     }
 
-    /// Sets declared defaults, and drops nulls where a default applies or null is not allowed, as
-    /// kube-apiserver does.
+    /// Sets declared defaults, drops nulls where a default applies or null is not allowed, and
+    /// writes whole numbers of integer fields (`30.0`) as integers, as kube-apiserver does.
     pub fn set_defaults(&self, value: &mut Value) {
+        if self.ty == Some(Type::Integer)
+            && let Some(whole) = whole_number(value)
+        {
+            *value = Value::from(whole);
+        }
         match value {
             Value::Object(object) => {
                 self.default_object(object);
@@ -373,6 +378,13 @@ impl Schema {
     }
 }
 
+/// The integer that a number with a decimal point stands for.
+fn whole_number(value: &Value) -> Option<i64> {
+    let number = value.as_number().filter(|number| number.is_f64())?;
+    let text = format!("{:.0}", number.as_f64().filter(|n| n.fract() == 0.0)?);
+    text.parse().ok()
+}
+
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
@@ -450,6 +462,9 @@ mod tests {
         let mut value = json!({"spec": {"ttl": null, "list": [{}]}});
         schema().set_defaults(&mut value);
         assert_eq!(value, json!({"spec": {"ttl": 15, "list": [{"x": true}]}}));
+        let mut whole = json!({"spec": {"ttl": 30.0}});
+        schema().set_defaults(&mut whole);
+        assert_eq!(whole, json!({"spec": {"ttl": 30}}));
         let mut zero = json!({"spec": {"ttl": 0}});
         schema().set_defaults(&mut zero);
         assert_eq!(zero, json!({"spec": {"ttl": 0}}));

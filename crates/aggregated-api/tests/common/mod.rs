@@ -201,7 +201,8 @@ impl Server {
             .create(rules.clone())
             .update(rules.clone())
             .delete(rules.clone())
-            .subresource(rules);
+            .subresource(rules)
+            .expect("a structural body");
         let api = ApiServer::builder(
             Arc::new(HeaderIdentity),
             Arc::new(ListAuthorizer::allow_all()),

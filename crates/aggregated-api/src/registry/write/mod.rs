@@ -15,6 +15,7 @@ use crate::codec::decode::Decoded;
 use crate::http::options::{FieldValidation, WriteOptions};
 use crate::http::status::{ApiError, FieldError, GroupResource};
 use crate::schema::declaration::Declaration;
+use crate::schema::structural::Schema;
 
 mod create;
 mod delete;
@@ -106,7 +107,24 @@ fn read_object(
     if !object.get("metadata").is_some_and(Value::is_object) {
         object.insert("metadata".to_owned(), Value::Object(serde_json::Map::new()));
     }
-    let unknown = declaration.schema.prune(&mut value);
+    let body = Decoded { value, duplicates };
+    known_fields(&declaration.schema, kind, version, body, options, ctx)
+}
+
+/// Drops what the schema does not know, with a warning or a refusal as the client asked.
+pub(crate) fn known_fields(
+    schema: &Schema,
+    kind: &str,
+    version: &str,
+    body: Decoded,
+    options: &WriteOptions,
+    ctx: &RequestCtx,
+) -> Result<Value, ApiError> {
+    let Decoded {
+        mut value,
+        duplicates,
+    } = body;
+    let unknown = schema.prune(&mut value);
     let complaints: Vec<_> = unknown
         .iter()
         .map(|path| format!("unknown field {path:?}"))
@@ -117,21 +135,23 @@ fn read_object(
         )
         .collect();
     match options.field_validation {
-        FieldValidation::Strict if !complaints.is_empty() => Err(ApiError::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-            complaints.join(", ")
-        ))),
+        FieldValidation::Strict if !complaints.is_empty() => {
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                complaints.join(", ")
+            )));
+        },
         FieldValidation::Warn => {
             for complaint in complaints {
                 ctx.warn(complaint);
             }
-            Ok(value)
         },
-        FieldValidation::Strict | FieldValidation::Ignore => Ok(value),
+        FieldValidation::Strict | FieldValidation::Ignore => {},
     }
+    Ok(value)
 }
 
-fn typed<T: Object>(declaration: &Declaration, value: Value) -> Result<T, ApiError> {
+pub(super) fn typed<T: Object>(declaration: &Declaration, value: Value) -> Result<T, ApiError> {
     serde_json::from_value(value).map_err(|e| {
         ApiError::bad_request(format!(
             "{} in version {:?} cannot be handled as a {}: {e}",
