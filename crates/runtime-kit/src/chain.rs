@@ -1,10 +1,14 @@
-//! An error with its sources on one line, for logs and for what a user reads on standard error.
+//! An error with its sources on one line, for logs, for conditions and for what a user reads on
+//! standard error.
 //!
 //! Used wherever an error leaves the program as text. House errors do not repeat their source in
-//! their own text; foreign ones often do, so a source that was just said is left out.
+//! their own text; foreign ones often do, so a source that was just said is left out. Refusals of
+//! the API server are told by their message and code.
 
 use std::error::Error;
 use std::fmt;
+
+use kube::core::Status;
 
 /// `error: source: its source`, leaving out sources whose text was already given.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
@@ -17,11 +21,11 @@ pub struct Chain<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.0.to_string();
+        let mut said = describe(self.0);
         f.write_str(&said)?;
         let mut source = self.0.source();
         while let Some(error) = source {
-            let text = error.to_string();
+            let text = describe(error);
             if !said.contains(&text) {
                 write!(f, ": {text}")?;
                 said = text;
@@ -30,6 +34,41 @@ impl fmt::Display for Chain<'_> {
         }
         Ok(())
     }
+}
+
+/// Why: kube displays a refusal with the debug form of the whole Status, and errors around it
+/// repeat that, so the text of a source is replaced wherever an error has it in its own.
+fn describe(error: &(dyn Error + 'static)) -> String {
+    if let Some(status) = refusal(error) {
+        let what = [&status.message, &status.reason]
+            .into_iter()
+            .find(|text| !text.is_empty());
+        return match (what, status.code) {
+            (Some(what), 0) => what.clone(),
+            (Some(what), code) => format!("{what} ({code})"),
+            (None, code) => format!("the API server answered with {code}"),
+        };
+    }
+    let text = error.to_string();
+    match error.source() {
+        Some(source) => {
+            let raw = source.to_string();
+            if raw.is_empty() {
+                text
+            } else {
+                text.replace(&raw, &describe(source))
+            }
+        },
+        None => text,
+    }
+}
+
+fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+        return Some(status);
+    }
+    let boxed = error.downcast_ref::<Box<Status>>().map(AsRef::as_ref);
+    boxed.or_else(|| error.downcast_ref())
 }
 
 #[cfg(test)]
@@ -63,5 +102,42 @@ mod tests {
             chain(&error).to_string(),
             "cannot read the store: io: disk full: ENOSPC"
         );
+    }
+
+    #[test]
+    fn a_refusal_of_the_api_server_is_told_by_its_message_and_code_however_deep_it_is() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot list: {0}")]
+        struct Repeats(#[source] kube::Error);
+
+        #[derive(Debug, thiserror::Error)]
+        #[error("watch failed")]
+        struct Silent(#[source] Repeats);
+
+        let refused = || {
+            let message = "secrets \"nope\" is forbidden";
+            let status = Status::failure(message, "Forbidden").with_code(403);
+            kube::Error::Api(Box::new(status))
+        };
+        let told = "secrets \"nope\" is forbidden (403)";
+        assert_eq!(chain(&refused()).to_string(), told);
+        assert_eq!(
+            chain(&Repeats(refused())).to_string(),
+            format!("cannot list: {told}")
+        );
+        assert_eq!(
+            chain(&Silent(Repeats(refused()))).to_string(),
+            format!("watch failed: cannot list: {told}")
+        );
+        let kube::Error::Api(status) = refused() else {
+            panic!("built above");
+        };
+        let event = kube::runtime::watcher::Error::WatchError(status);
+        assert!(
+            chain(&event).to_string().ends_with(told),
+            "{}",
+            chain(&event)
+        );
+        assert!(!chain(&event).to_string().contains("Status {"));
     }
 }

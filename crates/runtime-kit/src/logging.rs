@@ -64,9 +64,23 @@ pub fn init(args: &LogArgs) -> Result<(), Error> {
     installed.map_err(Error::AlreadyInstalled)
 }
 
+/// Why: kube logs an error of its own for each request that fails, several a second while an API
+/// server is down; the callers say once what does not work. Who asks for debug lines, or for those
+/// of kube, gets them all.
+const QUIET: &str = "kube_client::client::builder=off";
+
 fn build_filter(value: &str) -> Result<EnvFilter, Error> {
+    let verbose = value.split(',').any(|directive| {
+        let directive = directive.trim().to_ascii_lowercase();
+        matches!(directive.as_str(), "debug" | "trace") || directive.contains("kube")
+    });
+    let directives = if verbose || value.trim().is_empty() {
+        value.to_owned()
+    } else {
+        format!("{value},{QUIET}")
+    };
     EnvFilter::builder()
-        .parse(value)
+        .parse(directives)
         .map_err(|source| Error::ParseFilter {
             value: value.to_owned(),
             source,
@@ -83,5 +97,19 @@ mod tests {
         assert!(build_filter("info,kube=debug").is_ok());
         let error = build_filter("info,kube=loud").expect_err("no such level");
         assert!(error.to_string().contains("--log-level"));
+    }
+
+    #[test]
+    fn kubes_own_error_lines_are_off_unless_debug_lines_or_those_of_kube_are_asked_for() {
+        for (value, quiet) in [
+            ("info", true),
+            ("warn,proxy_operator=debug", true),
+            ("debug", false),
+            ("TRACE", false),
+            ("info,kube_client=info", false),
+        ] {
+            let filter = build_filter(value).expect("a filter").to_string();
+            assert_eq!(filter.contains(QUIET), quiet, "{value}: {filter}");
+        }
     }
 }
