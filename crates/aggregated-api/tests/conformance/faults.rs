@@ -20,6 +20,14 @@ use crate::fault_list::FAULTS;
 /// The header that asks for a fault.
 pub(crate) const FAULT_HEADER: &str = "x-conformance-fault";
 
+/// The fault of which only a case of its own speaks: the handler panics.
+const PANIC: &str = "panic";
+
+/// Unwinds as a panic does, but says nothing to the hook that reports panics.
+fn panic_on_purpose() -> Result<Response<Body>, Infallible> {
+    std::panic::resume_unwind(Box::new("asked for by a conformance case"))
+}
+
 /// A fault, and the cases each of which is there to notice it.
 pub(crate) struct Fault {
     /// Short enough for a namespace.
@@ -77,6 +85,9 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let name = request.headers().get(FAULT_HEADER).cloned();
+        if name.as_ref().is_some_and(|name| name == PANIC) {
+            return Box::pin(async { panic_on_purpose() });
+        }
         let Some(fault) = FAULTS
             .iter()
             .find(|fault| name.as_ref().is_some_and(|name| name == fault.name))

@@ -77,7 +77,10 @@ fn merged(by_route: Vec<(Route, Vec<String>)>) -> Vec<String> {
         && !first.is_empty()
         && first.len() == second.len()
     {
-        return first.iter().map(|line| format!("both ways: {line}")).collect();
+        return first
+            .iter()
+            .map(|line| format!("both ways: {line}"))
+            .collect();
     }
     by_route
         .into_iter()

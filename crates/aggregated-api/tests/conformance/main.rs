@@ -145,7 +145,7 @@ fn agreed_deviations(sections: &[rows::Section], results: &Results) -> anyhow::R
         sections
             .iter()
             .flat_map(|section| &section.rows)
-            .any(|known| known.row == *row && known.priority == "P0")
+            .any(|known| known.number == *row && known.priority == "P0")
     };
     Ok(results
         .iter()
@@ -165,7 +165,7 @@ fn unknown_rows(sections: &[rows::Section], results: &Results) -> Vec<String> {
         sections
             .iter()
             .flat_map(|section| &section.rows)
-            .any(|known| known.row == *row)
+            .any(|known| known.number == *row)
     };
     results
         .iter()

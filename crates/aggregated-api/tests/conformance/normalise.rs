@@ -9,7 +9,7 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 /// Every rule: what is put in place of what, and why.
-pub(crate) const RULES: [(&str, &str); 16] = [
+pub(crate) const RULES: [(&str, &str); 18] = [
     (
         "headers",
         "only those that clients act on are compared: content-type, retry-after, warning, cache-control, vary, location, content-encoding, x-content-type-options, and that there is an etag and an audit-id; Date and Content-Length say nothing, and the transfer coding is the HTTP library's",
@@ -50,6 +50,11 @@ pub(crate) const RULES: [(&str, &str); 16] = [
         "kind of list items",
         "typed Go lists leave kind and apiVersion of items out, CustomResourceDefinitions and ours give them; clients accept both",
     ),
+    (
+        "form of errors",
+        "Go indents an error that it cannot negotiate and ends it without a newline; nobody reads errors by their spaces, and what row 28 asks is a case of its own",
+    ),
+    ("server addresses", "each server has its own"),
     (
         "continue",
         "opaque; only that there is one is compared, what it leads to is a step of its own",
@@ -106,6 +111,14 @@ pub(crate) fn transcript(answers: &[(usize, Value)]) -> Vec<(usize, Value)> {
             let mut answer = answer.clone();
             if let Some(headers) = answer.get_mut("headers") {
                 *headers = allowed_headers(headers);
+            }
+            if answer["status"]
+                .as_u64()
+                .is_some_and(|status| status >= 400)
+                && let Some(members) = answer.as_object_mut()
+            {
+                members.remove("pretty");
+                members.remove("newline");
             }
             rewrite(&mut answer, &ranks, &mut uids);
             (*number, answer)
@@ -222,6 +235,9 @@ fn rewrite_object(
                 item.remove("apiVersion");
             }
         }
+    }
+    if let Some(addresses) = members.get_mut("serverAddressByClientCIDRs") {
+        *addresses = json!("<addresses>");
     }
     if let Some(Value::String(hash)) = members.get_mut("storageVersionHash") {
         "<hash>".clone_into(hash);

@@ -19,14 +19,17 @@ pub(crate) fn path() -> PathBuf {
 fn of_row<'a>(results: &'a Results, row: &Row) -> Vec<&'a (Case, Verdict)> {
     results
         .iter()
-        .filter(|(case, _)| case.rows.contains(&row.row))
+        .filter(|(case, _)| case.rows.contains(&row.number))
         .collect()
 }
 
 fn status(results: &Results, row: &Row) -> String {
     let of_row = of_row(results, row);
     if of_row.is_empty() {
-        return "no case".to_owned();
+        return row
+            .elsewhere
+            .as_ref()
+            .map_or_else(|| "no case".to_owned(), |test| format!("shown by {test}"));
     }
     let mut parts = Vec::new();
     for (_, verdict) in &of_row {
@@ -54,19 +57,19 @@ pub(crate) fn sections(sections: &[Section], results: &Results) -> String {
         let count = |wanted: fn(&Verdict) -> bool| {
             results
                 .iter()
-                .filter(|(case, verdict)| case.section == section.section && wanted(verdict))
+                .filter(|(case, verdict)| case.section == section.letter && wanted(verdict))
                 .count()
         };
         let bare: Vec<_> = section
             .rows
             .iter()
-            .filter(|row| of_row(results, row).is_empty())
-            .map(|row| format!("{} ({})", row.row, row.priority))
+            .filter(|row| of_row(results, row).is_empty() && row.elsewhere.is_none())
+            .map(|row| format!("{} ({})", row.number, row.priority))
             .collect();
         let _infallible = writeln!(
             out,
             "{}. {}: {} of {} rows covered; cases: {} passed, {} failed, {} deviating, {} known to fail",
-            section.section,
+            section.letter,
             section.title,
             section.rows.len() - bare.len(),
             section.rows.len(),
@@ -93,7 +96,7 @@ pub(crate) fn render(sections: &[Section], results: &Results, faults: usize) -> 
         let _infallible = write!(
             out,
             "## {}. {}\n\n| row | priority | requirement | status | cases |\n|---|---|---|---|---|\n",
-            section.section, section.title
+            section.letter, section.title
         );
         for row in &section.rows {
             let ids: Vec<_> = of_row(results, row)
@@ -103,7 +106,7 @@ pub(crate) fn render(sections: &[Section], results: &Results, faults: usize) -> 
             let _infallible = writeln!(
                 out,
                 "| {} | {} | {} | {} | {} |",
-                row.row,
+                row.number,
                 row.priority,
                 cell(&row.title),
                 cell(&status(results, row)),

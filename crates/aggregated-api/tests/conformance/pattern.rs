@@ -130,9 +130,13 @@ fn operate(operator: &str, argument: &Value, found: Option<&Value>, at: &str) ->
         "$present" => found.is_some_and(|found| !found.is_null()),
         "$regex" => Regex::new(&wanted).is_ok_and(|regex| regex.is_match(&text)),
         "$contains" => match found {
-            Some(Value::Array(items)) => items
-                .iter()
-                .any(|item| mismatches(argument, Some(item), at).is_empty()),
+            Some(Value::Array(items)) => items.iter().any(|item| {
+                mismatches(argument, Some(item), at).is_empty()
+                    || item.as_str().is_some_and(|item| item.contains(&wanted))
+            }),
+            Some(Value::Object(members)) => members
+                .values()
+                .any(|member| mismatches(argument, Some(member), at).is_empty()),
             _ => text.contains(&wanted),
         },
         "$notContains" => !text.contains(&wanted),
@@ -146,7 +150,7 @@ fn operate(operator: &str, argument: &Value, found: Option<&Value>, at: &str) ->
             let length = match found {
                 Value::Array(items) => items.len(),
                 Value::Object(members) => members.len(),
-                _ => text.len(),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => text.len(),
             };
             Some(length) == argument.as_u64().and_then(|n| usize::try_from(n).ok())
         }),
@@ -156,11 +160,18 @@ fn operate(operator: &str, argument: &Value, found: Option<&Value>, at: &str) ->
     };
     if holds {
         Vec::new()
+    } else if let Some(place) = text.find(&wanted).filter(|_| operator == "$notContains") {
+        let start = place.saturating_sub(CONTEXT);
+        let around: String = text.chars().skip(start).take(2 * CONTEXT).collect();
+        vec![format!("{at}: …{around}…, expected {operator} {argument}")]
     } else {
         let found = found.map_or_else(|| "missing".to_owned(), shortened);
         vec![format!("{at}: {found}, expected {operator} {argument}")]
     }
 }
+
+/// Characters told before and after a text that should not be there.
+const CONTEXT: usize = 80;
 
 /// A value for a line of a report.
 pub(crate) fn shortened(value: &Value) -> String {

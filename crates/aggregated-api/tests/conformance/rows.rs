@@ -11,7 +11,8 @@ use crate::case::folder;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Section {
     /// Its letter.
-    pub(crate) section: String,
+    #[serde(rename = "section")]
+    pub(crate) letter: String,
     pub(crate) title: String,
     pub(crate) rows: Vec<Row>,
 }
@@ -21,10 +22,14 @@ pub(crate) struct Section {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Row {
     /// Its number.
-    pub(crate) row: u16,
+    #[serde(rename = "row")]
+    pub(crate) number: u16,
     /// `P0`, `P1` or `P2`.
     pub(crate) priority: String,
     pub(crate) title: String,
+    /// The test that shows it, where no request can.
+    #[serde(default)]
+    pub(crate) elsewhere: Option<String>,
 }
 
 /// A deviation of a P0 row that has been agreed to.

@@ -47,7 +47,7 @@ const PAST: u64 = 100;
 /// Which of the two.
 enum Server {
     Ours(Ours),
-    Oracle(SampleApiserver),
+    Oracle(Box<SampleApiserver>),
 }
 
 struct Ours {
@@ -55,6 +55,9 @@ struct Ours {
     served: JoinHandle<()>,
     stop: CancellationToken,
 }
+
+/// Connections, and the headers that say who uses them.
+pub(crate) type Identified = (Arc<Connections>, Vec<(&'static str, String)>);
 
 /// A server and the ways to it.
 pub(crate) struct Subject {
@@ -109,7 +112,7 @@ impl Subject {
             .and_then(|(_, port)| port.parse().ok())
             .context("sample-apiserver has no port")?;
         let authority = sample.registered.ca.clone();
-        Self::new(cluster, Server::Oracle(sample), port, authority).await
+        Self::new(cluster, Server::Oracle(Box::new(sample)), port, authority).await
     }
 
     async fn new(
@@ -139,11 +142,7 @@ impl Subject {
     }
 
     /// The connections of a user, and the headers that name the user.
-    pub(crate) fn connections(
-        &self,
-        route: Route,
-        user: &str,
-    ) -> anyhow::Result<(Arc<Connections>, Vec<(&'static str, String)>)> {
+    pub(crate) fn connections(&self, route: Route, user: &str) -> anyhow::Result<Identified> {
         let known = USERS.iter().find(|(name, ..)| *name == user);
         let headers = match (known, route, user) {
             (Some((_, name, groups)), Route::Direct, _) => {
