@@ -1,8 +1,8 @@
 //! The store contract: what a backend must do for the registry to keep its promises.
 //!
 //! One `u64` counter numbers every committed transaction of the whole store; it is the
-//! `resourceVersion` of everything, survives restarts and never goes back. A watcher resumes at
-//! "newer than N", so a revision may change **at most one served object** (a key under
+//! `resourceVersion` of everything, survives restarts, never goes back, and may have gaps. A watcher
+//! resumes at "newer than N", so a revision may change **at most one served object** (a key under
 //! [`SERVED_PREFIX`]); internal keys ride along in the same transaction. Group commit may batch
 //! transactions into one sync to disk, it never merges their revisions.
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 
 use super::Shared;
-use super::client::{Client, Failure};
+use super::client::{Client, Failure, unavailable};
 use super::keys::{signed, unsigned};
 use super::timeline::NOTE;
 use super::wire::{
@@ -27,6 +27,8 @@ const COUNTED: &str = "counted";
 const MAX_COUNTED: u64 = 200_000;
 /// Puts under way at once while counting.
 const COUNTING: usize = 64;
+/// The first etcd whose progress notifications can be relied upon.
+const OLDEST_ETCD: (u32, u32, u32) = (3, 5, 8);
 
 impl Shared {
     /// See [`Store::compact`](crate::store::Store::compact).
@@ -45,9 +47,11 @@ impl Shared {
             }
             // Why before the compaction: a replica that finds less there would serve a watch whose
             // history may be gone.
-            let won = self.put_meta(COMPACTED, revision, Some(version)).await?;
-            if won.is_some() {
-                break;
+            match self.put_meta(COMPACTED, revision, Some(version)).await {
+                Ok(None) => {},
+                // Why go on without space: etcd takes no put, and compaction is what makes room.
+                Ok(Some(_)) | Err(Error::NoSpace) => break,
+                Err(error) => return Err(error),
             }
         }
         let request = CompactionRequest {
@@ -134,10 +138,18 @@ impl Shared {
         Ok(agreed.max(told))
     }
 
-    /// Asks for the size of etcd's data.
+    /// Asks for the size of etcd's data, and refuses an etcd that is too old.
     pub(super) async fn measure(&self) -> Result<(), Error> {
         // Why not through the check of revisions: a member answers this from what it has.
         let status = self.client.call(StatusRequest {}).await?;
+        if version(&status.version).is_some_and(|version| version < OLDEST_ETCD) {
+            let (major, minor, patch) = OLDEST_ETCD;
+            return Err(unavailable(format!(
+                "etcd is version {}, which may tell a watch of progress before the changes; use \
+                 {major}.{minor}.{patch} or newer",
+                status.version
+            )));
+        }
         self.size_bytes
             .store(unsigned(status.db_size), Ordering::Relaxed);
         Ok(())
@@ -252,5 +264,27 @@ fn number_put(key: Bytes, number: u64, version: Option<i64>) -> TxnRequest {
         success: vec![RequestOp {
             request: Some(Request::Put(put)),
         }],
+    }
+}
+
+/// The numbers of a version such as `3.6.8` or `3.6.0-rc.1`.
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let numbers = text.split(['-', '+']).next()?;
+    let mut numbers = numbers.split('.').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some((next()?, next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(version("3.6.8"), Some((3, 6, 8)));
+        assert_eq!(version("3.6.0-rc.1"), Some((3, 6, 0)));
+        assert_eq!(version("3.6"), None);
+        assert!(version("3.5.10") > Some(OLDEST_ETCD));
+        assert!(version("3.5.7") < Some(OLDEST_ETCD));
     }
 }

@@ -137,10 +137,12 @@ pub(super) struct CompactionResponse {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct StatusRequest {}
 
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<ResponseHeader>,
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
     #[prost(int64, tag = "3")]
     pub(super) db_size: i64,
 }

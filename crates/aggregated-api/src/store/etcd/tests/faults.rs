@@ -202,4 +202,8 @@ async fn an_etcd_without_space_refuses_puts_and_lets_deletes_and_reads_through()
         matches!(both, Err(Error::NoSpace)),
         "etcd refuses any put: {both:?}"
     );
+    // What makes room goes through too.
+    store.compact(revision).await.unwrap();
+    let gone = store.list("", Some(before), None, None).await;
+    assert!(matches!(gone, Err(Error::Compacted { .. })), "{gone:?}");
 }
