@@ -17,6 +17,7 @@ use crate::allocator::facts::{Fate, PoolKey, ProxyFacts};
 use crate::allocator::leases::{LeaseKey, RequestKey};
 use crate::allocator::want::{Candidates, Want};
 use crate::allocator::{Slot, Stage, Stored};
+use crate::rules::target::registrable;
 
 /// Condition: the lease holds a slot.
 pub const BOUND: &str = "Bound";
@@ -95,6 +96,26 @@ pub fn is_over(lease: &ProxyLease) -> bool {
     }
 }
 
+/// The site that a spec is for, as sites are counted.
+pub fn target(spec: &ProxyLeaseSpec) -> Option<String> {
+    let given = spec.target.as_ref()?;
+    // Why: a stored target is valid, but was already reduced by earlier versions.
+    Some(registrable(given).unwrap_or_else(|_| given.clone()))
+}
+
+/// Whether two specs of this namespace ask for the same, in whatever words.
+pub fn is_same_spec(namespace: &str, one: &ProxyLeaseSpec, other: &ProxyLeaseSpec) -> bool {
+    let reduced = |spec: &ProxyLeaseSpec| {
+        let mut spec = spec.clone();
+        spec.target = target(&spec);
+        if let Some(pool) = &mut spec.pool_ref {
+            pool.namespace = pool.namespace.take().filter(|named| named != namespace);
+        }
+        spec
+    };
+    one == other || reduced(one) == reduced(other)
+}
+
 /// What a spec asks for.
 ///
 /// # Errors
@@ -110,7 +131,7 @@ pub fn want(namespace: &str, spec: &ProxyLeaseSpec) -> Result<Want, String> {
     };
     Ok(Want {
         candidates,
-        target: spec.target.as_deref().map(Into::into),
+        target: target(spec).map(Into::into),
         schemes: spec.schemes.iter().collect(),
     })
 }
@@ -134,6 +155,7 @@ pub fn request(lease: &ProxyLease, user: &str) -> Option<RequestKey> {
 pub fn set_pending(lease: &mut ProxyLease, holder: Holder, now: Timestamp) {
     let mut status = ProxyLeaseStatus {
         holder: Some(holder),
+        target: target(&lease.spec),
         ..ProxyLeaseStatus::default()
     };
     let text = "waiting for a proxy to become free";
@@ -156,6 +178,7 @@ pub fn set_bound(
     let ends = later(now, ttl(&lease.spec));
     let mut status = lease.status.take().unwrap_or_default();
     status.phase = LeasePhase::Bound;
+    status.target = target(&lease.spec);
     status.proxy = Some(LeasedProxy {
         namespace: proxy.namespace.to_string(),
         name: proxy.name.to_string(),
@@ -282,7 +305,10 @@ pub fn stored(lease: &ProxyLease) -> Stored {
     Stored {
         key: key(lease),
         stage,
-        target: lease.spec.target.as_deref().map(Into::into),
+        target: status
+            .and_then(|status| status.target.clone())
+            .or_else(|| target(&lease.spec))
+            .map(Into::into),
         ttl: ttl(&lease.spec),
         renewed_at: status
             .and_then(|status| status.renewed_at.as_ref())

@@ -65,6 +65,25 @@ async fn a_name_is_an_idempotency_key_for_its_holder_and_spec() {
 }
 
 #[tokio::test]
+async fn a_spec_is_kept_in_the_words_it_was_given_in() {
+    let server = Server::start().await;
+    server.proxy("a", 5);
+    let spec = json!({"target": "https://www.shop.example.co.uk/a"});
+    let (_, made) = server.create(&CRAWLER, &lease("shop", &spec)).await;
+    assert_eq!(made["spec"]["target"], spec["target"], "{made}");
+    assert_eq!(made["status"]["target"], "example.co.uk");
+
+    // The manifest again changes nothing, nor do other words for the same.
+    let (code, same) = server.patch(&CRAWLER, "shop", &json!({"spec": spec})).await;
+    assert_eq!((code, &same), (200, &made));
+    let other_words = json!({"spec": {"target": "example.co.uk"}});
+    let (code, same) = server.patch(&CRAWLER, "shop", &other_words).await;
+    assert_eq!((code, &same), (200, &made));
+    let other_site = json!({"spec": {"target": "example.com"}});
+    assert_eq!(server.patch(&CRAWLER, "shop", &other_site).await.0, 422);
+}
+
+#[tokio::test]
 async fn a_request_id_makes_creates_with_generated_names_repeatable() {
     let server = Server::start().await;
     server.proxy("a", 5);
@@ -79,8 +98,17 @@ async fn a_request_id_makes_creates_with_generated_names_repeatable() {
     assert_eq!(again["metadata"]["name"], first["metadata"]["name"]);
     let (_, other) = server.create(&CRAWLER, &generated("r2", 60)).await;
     assert_ne!(other["metadata"]["name"], first["metadata"]["name"]);
-    let (code, _) = server.create(&CRAWLER, &generated("r1", 61)).await;
-    assert_eq!(code, 409);
+    let (code, reused) = server.create(&CRAWLER, &generated("r1", 61)).await;
+    assert_eq!(
+        (code, &reused["reason"]),
+        (409, &json!("RequestIDReused")),
+        "{reused}"
+    );
+    let text = reused["message"].as_str().unwrap();
+    assert!(
+        text.contains("\"r1\"") && text.contains("another spec"),
+        "{text}"
+    );
     let (_, foreign) = server.create(&OTHER, &generated("r1", 60)).await;
     assert_ne!(foreign["metadata"]["name"], first["metadata"]["name"]);
     assert_eq!(server.active(), 3);

@@ -26,17 +26,10 @@ impl Update<ProxyLease> for LeaseRules {
         old: &ProxyLease,
     ) -> Result<(), ApiError> {
         new.status.clone_from(&old.status);
-        // Why: a repeat of the manifest that created the lease is no change.
-        if let (Some(given), Some(stored)) = (&new.spec.target, &old.spec.target)
-            && super::target::registrable(given).ok().as_ref() == Some(stored)
-        {
-            new.spec.target.clone_from(&old.spec.target);
-        }
-        let namespace = old.metadata.namespace.as_deref();
-        if let Some(pool) = &mut new.spec.pool_ref
-            && pool.namespace.as_deref() == namespace
-        {
-            pool.namespace = None;
+        // Why: the same in other words is no change.
+        let namespace = old.metadata.namespace.as_deref().unwrap_or_default();
+        if status::is_same_spec(namespace, &new.spec, &old.spec) {
+            new.spec.clone_from(&old.spec);
         }
         Ok(())
     }

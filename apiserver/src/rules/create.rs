@@ -11,7 +11,8 @@ use aggregated_api::registry::context::RequestCtx;
 use aggregated_api::store::Revision;
 use async_trait::async_trait;
 use crawl_api::lease::{
-    Holder, LEASE_GROUP, PoolRef, ProxyLease, REASON_NO_PROXY_AVAILABLE, VERB_LEASE,
+    Holder, LEASE_GROUP, PoolRef, ProxyLease, REASON_NO_PROXY_AVAILABLE, REASON_REQUEST_ID_REUSED,
+    VERB_LEASE,
 };
 use crawl_api::names::{GROUP, VERSION};
 use crawl_api::pool::ProxyPool;
@@ -37,24 +38,18 @@ const HANDOVERS: usize = 16;
 
 #[async_trait]
 impl Create<ProxyLease> for LeaseRules {
-    fn prepare(&self, ctx: &RequestCtx, lease: &mut ProxyLease) -> Result<(), ApiError> {
+    fn prepare(&self, _: &RequestCtx, lease: &mut ProxyLease) -> Result<(), ApiError> {
         lease.status = None;
         let Some(given) = &lease.spec.target else {
             return Ok(());
         };
         match target::registrable(given) {
-            Ok(domain) => lease.spec.target = Some(domain),
+            Ok(_) => Ok(()),
             Err(error) => {
                 let field = FieldError::invalid("spec.target", given, &error.to_string());
-                return Err(invalid(lease, &[field]));
+                Err(invalid(lease, &[field]))
             },
         }
-        if let Some(pool) = &mut lease.spec.pool_ref
-            && pool.namespace.as_deref() == Some(&ctx.namespace)
-        {
-            pool.namespace = None;
-        }
-        Ok(())
     }
 
     fn validate(&self, ctx: &RequestCtx, lease: &ProxyLease) -> Vec<FieldError> {
@@ -115,10 +110,13 @@ impl Create<ProxyLease> for LeaseRules {
                 Claim::Ours(claim) => claim,
                 Claim::Repeat(name) => {
                     let made = self.leases.get_latest(&ctx.namespace, &name).await?;
-                    if let Some(made) = made.filter(|made| !status::is_over(made)) {
-                        return self.meet(ctx, lease, made).await;
+                    match made.filter(|made| !status::is_over(made)) {
+                        Some(made) if !Self::is_repeat(ctx, &lease, &made) => {
+                            return Err(self.reused(&request, &made));
+                        },
+                        Some(made) => return self.meet(ctx, lease, made).await,
+                        None => None,
                     }
-                    None
                 },
             },
         };
@@ -242,7 +240,7 @@ impl LeaseRules {
                 companion: Companion::default(),
             });
         }
-        if !ours || existing.spec != lease.spec {
+        if !ours || !Self::is_repeat(ctx, &lease, &existing) {
             return Err(ApiError::already_exists(self.resource(), &name));
         }
         if ctx.dry_run {
@@ -251,6 +249,28 @@ impl LeaseRules {
         self.hand_over(ctx, lease, existing)
             .await
             .map(CreatePlan::Existing)
+    }
+
+    /// Whether a lease is what another create asked for already.
+    fn is_repeat(ctx: &RequestCtx, lease: &ProxyLease, made: &ProxyLease) -> bool {
+        status::is_same_spec(&ctx.namespace, &lease.spec, &made.spec)
+    }
+
+    /// Why not AlreadyExists: the name is a generated one, and clients answer that with another
+    /// try, for ever.
+    fn reused(&self, request: &RequestKey, made: &ProxyLease) -> ApiError {
+        let name = made.name_any();
+        let text = format!(
+            "requestID {:?} was used with another spec, for lease {name:?}: choose another requestID, or repeat the spec",
+            request.id
+        );
+        ApiError::refusal(StatusCode::CONFLICT, REASON_REQUEST_ID_REUSED, text)
+            .regarding(self.resource(), &name)
+            .cause(
+                "FieldValueDuplicate",
+                "was used with another spec",
+                "spec.requestID",
+            )
     }
 
     /// Moves a lease to the pod that asks for it now, if that is another one.

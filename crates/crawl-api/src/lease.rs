@@ -24,6 +24,10 @@ pub const VERB_LEASE: &str = "lease";
 /// [`denial`] reason in `details.causes`, and `retryAfterSeconds`.
 pub const REASON_NO_PROXY_AVAILABLE: &str = "NoProxyAvailable";
 
+/// Status reason of a refused create: its `requestID` has made a lease with another spec. Comes with
+/// HTTP 409; trying again is useless.
+pub const REASON_REQUEST_ID_REUSED: &str = "RequestIDReused";
+
 /// Why a candidate proxy could not be leased: the reasons in `details.causes` of a denial.
 pub mod denial {
     /// All `maxLeases` slots are taken.
@@ -81,7 +85,7 @@ pub mod denial {
     ),
     printcolumn(
         name = "Target",
-        json_path = ".spec.target",
+        json_path = ".status.target",
         type_ = "string",
         description = "Registrable domain the lease is for"
     ),
@@ -130,8 +134,8 @@ pub struct ProxyLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 
-    /// The site this lease is for, as a host name or URL; reduced to its registrable domain
-    /// (`www.shop.example.co.uk` becomes `example.co.uk`).
+    /// The site this lease is for, as a host name or URL; `status.target` is the registrable domain
+    /// it counts for (`example.co.uk` for `www.shop.example.co.uk`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
     pub target: Option<String>,
@@ -154,7 +158,7 @@ pub struct ProxyLeaseSpec {
     pub wait_seconds: i32,
 
     /// Idempotency key for creates with generateName: repeats by the same holder within the ttl
-    /// give the same lease.
+    /// give the same lease, and are refused when they ask for something else.
     #[serde(default, rename = "requestID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub request_id: Option<String>,
@@ -230,6 +234,9 @@ pub struct ProxyLeaseStatus {
     /// Address that targets see, when known.
     #[serde(default, rename = "exitIP", skip_serializing_if = "Option::is_none")]
     pub exit_ip: Option<String>,
+    /// Registrable domain of `spec.target`: leases for one site are counted by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// When the slot was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<Time>,
