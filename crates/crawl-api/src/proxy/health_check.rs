@@ -16,14 +16,19 @@ use serde::{Deserialize, Serialize};
 pub struct HealthCheck {
     /// URLs to fetch through the proxy, taken in turn. When set, they are used instead of probeUrl.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(
-        length(max = 8),
-        inner(length(min = 8, max = 2048), regex(pattern = "^https?://[^/?#@]+"))
+    #[schemars(length(max = 8), inner(length(max = 2048)))]
+    #[x_kube(
+        validation = Rule::new("self.all(url, url.matches('^https?://[^/?#@]+([/?#]|$)'))")
+            .message("probes must be http:// or https:// URLs with a host, without user name")
     )]
     pub probes: Vec<String>,
     /// The short form of probes: one URL.
     #[serde(default = "default_probe_url")]
-    #[schemars(length(min = 8, max = 2048), regex(pattern = "^https?://[^/?#@]+"))]
+    #[schemars(length(max = 2048))]
+    #[x_kube(
+        validation = Rule::new("self.matches('^https?://[^/?#@]+([/?#]|$)')")
+            .message("probeUrl must be an http:// or https:// URL with a host, without user name")
+    )]
     pub probe_url: String,
     /// Time between the starts of two probes, in seconds.
     #[serde(default = "default_interval")]

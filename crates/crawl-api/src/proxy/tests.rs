@@ -197,6 +197,21 @@ fn rules_refuse_what_is_not_allowed_and_name_the_remedy() {
             ),
             "timeoutSeconds must not exceed intervalSeconds",
         ),
+        (
+            with(managed(), &json!({"healthCheck": {"probeUrl": "ftp://x"}})),
+            "probeUrl must be an http:// or https:// URL",
+        ),
+        (
+            with(managed(), &json!({"healthCheck": {"probeUrl": ""}})),
+            "probeUrl must be an http:// or https:// URL",
+        ),
+        (
+            with(
+                managed(),
+                &json!({"healthCheck": {"probes": ["https://a.example.com/", "https://u@b/"]}}),
+            ),
+            "probes must be http:// or https:// URLs",
+        ),
     ] {
         let errors = proxy(spec.clone())
             .validate_cel()
