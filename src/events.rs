@@ -19,8 +19,8 @@ impl Events {
         Self(Recorder::new(client, reporter))
     }
 
-    /// Publishes a failure that the condition Ready states.
-    pub async fn failures(
+    /// Publishes what changed in the condition Ready, the only one of a pool.
+    pub async fn readiness(
         &self,
         object: &impl Resource<DynamicType = ()>,
         before: &[Condition],
@@ -48,6 +48,24 @@ impl Events {
         .await;
     }
 
+    /// Publishes that something was done.
+    pub async fn done(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        action: &str,
+        reason: &str,
+        note: String,
+    ) {
+        let event = Event {
+            type_: EventType::Normal,
+            reason: reason.into(),
+            note: Some(note),
+            action: action.into(),
+            secondary: None,
+        };
+        self.publish(object, vec![event]).await;
+    }
+
     async fn publish(&self, object: &impl Resource<DynamicType = ()>, events: Vec<Event>) {
         let reference = object.object_ref(&());
         for event in events {
@@ -68,14 +86,17 @@ const SILENT: [&str; 4] = [
 ];
 
 /// Reasons that are False and as they should be.
-const CALM: [&str; 4] = [
+const CALM: [&str; 6] = [
+    c::REASON_PAUSED,
+    c::REASON_MEMBERS_NOT_READY,
     c::REASON_PROVISIONING,
     c::REASON_REPLACING,
     c::REASON_DRAINING,
     c::REASON_SCALED_TO_ZERO,
 ];
 
-/// The events of a change: one for each of these conditions whose status or reason is new.
+/// The events of a change: one for each of these conditions whose status or reason is new, and one
+/// for a drain that is over.
 fn between(
     before: &[Condition],
     after: &[Condition],
@@ -85,7 +106,16 @@ fn between(
         c::find(before, &condition.type_)
             .is_some_and(|old| old.status == condition.status && old.reason == condition.reason)
     };
-    after
+    let was_drained = c::find(before, c::DRAINED).filter(|old| concerned(old));
+    let over = was_drained.filter(|_| c::find(after, c::DRAINED).is_none());
+    let over = over.map(|_| Event {
+        type_: EventType::Normal,
+        reason: c::REASON_DRAIN_ENDED.into(),
+        note: Some("not drained any more; leases are granted again when it is ready".into()),
+        action: c::DRAINED.into(),
+        secondary: None,
+    });
+    let changed = after
         .iter()
         .filter(|condition| concerned(condition))
         .filter(|condition| !SILENT.contains(&condition.reason.as_str()) && !told(condition))
@@ -101,8 +131,8 @@ fn between(
             note: Some(condition.message.clone()).filter(|message| !message.is_empty()),
             action: condition.type_.clone(),
             secondary: None,
-        })
-        .collect()
+        });
+    changed.chain(over).collect()
 }
 
 #[cfg(test)]
@@ -152,5 +182,12 @@ mod tests {
         assert_eq!(told(&[], &cut), [("DrainTimedOut".to_owned(), true)]);
         let drained = list(&[(c::DRAINED, Some(true), c::REASON_NO_LEASES)]);
         assert_eq!(told(&[], &drained), [("NoLeases".to_owned(), false)]);
+    }
+
+    #[test]
+    fn the_end_of_a_drain_is_told_once() {
+        let drained = list(&[(c::DRAINED, Some(true), c::REASON_NO_LEASES)]);
+        assert_eq!(told(&drained, &[]), [("DrainEnded".to_owned(), false)]);
+        assert_eq!(told(&[], &[]), []);
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::runtime::reflector::{ObjectRef, Store, store};
@@ -14,6 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What happened to an object.
@@ -24,6 +26,9 @@ pub enum Change {
     /// It is gone.
     Deleted,
 }
+
+/// Failures further apart than this are two outages, and each is told.
+const OUTAGE: Duration = Duration::from_mins(10);
 
 type Listener<K> = Box<dyn Fn(&K, Change) + Send + Sync>;
 
@@ -105,10 +110,15 @@ where
             events.map(move |event| (part, event)).boxed()
         });
         let mut events = futures::stream::select_all(parts);
+        let mut failing = HashMap::new();
         while let Some((part, event)) = shutdown.run_until_cancelled(events.next()).await.flatten()
         {
             match event {
                 Ok(event) => {
+                    // Why not at Init: it says that a list is about to be asked for.
+                    if !matches!(event, Event::Init) && failing.remove(&part).is_some() {
+                        tracing::info!(kind = %K::kind(&()), "watch works again");
+                    }
                     for event in merge.take(part, event, &reader) {
                         writer.apply_watcher_event(&event);
                         tell(&event, &listeners, &reader);
@@ -116,7 +126,14 @@ where
                 },
                 Err(error) => {
                     let error = runtime_kit::chain(&error).to_string();
-                    tracing::warn!(kind = %K::kind(&()), error, "watch failed, trying again");
+                    let kind = K::kind(&());
+                    let now = Instant::now();
+                    let before = failing.insert(part, now);
+                    if before.is_none_or(|before| now - before > OUTAGE) {
+                        tracing::warn!(%kind, error, "watch failed, trying again");
+                    } else {
+                        tracing::debug!(%kind, error, "watch fails still");
+                    }
                 },
             }
         }

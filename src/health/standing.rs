@@ -18,6 +18,9 @@ const LATENCY_PAUSE: Duration = Duration::from_mins(1);
 /// One probe moves the average by one part in this many.
 const LATENCY_WEIGHT: u32 = 4;
 
+/// What is said of a proxy before its first verdict.
+pub(crate) const UNDECIDED: &str = "no probe has decided yet";
+
 /// What one probe found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Success {
@@ -25,7 +28,7 @@ pub(crate) struct Success {
     pub(crate) latency: Duration,
     /// The address it came out at, when the target told.
     pub(crate) exit_ip: Option<IpAddr>,
-    /// What a person should know although it succeeded.
+    /// What was asked, and what a person should know although it succeeded.
     pub(crate) remark: String,
 }
 
@@ -51,6 +54,8 @@ pub(crate) struct Standing {
     failures: u32,
     /// The reason of the newest failures, and how many in a row had it.
     streak: Option<(&'static str, u32)>,
+    /// The message may name what is not probed any more; the next success decides.
+    message_is_old: bool,
     average: Option<Duration>,
     latency_told: Option<Duration>,
 }
@@ -61,7 +66,7 @@ impl Standing {
         Self::seeded(Verdict {
             healthy: None,
             reason: REASON_PROBE_PENDING.into(),
-            message: "no probe has decided yet".into(),
+            message: UNDECIDED.into(),
             exit_ip: None,
             latency: None,
             since,
@@ -77,6 +82,7 @@ impl Standing {
             successes: 0,
             failures: 0,
             streak: None,
+            message_is_old: true,
             latency_told: None,
         }
     }
@@ -91,6 +97,7 @@ impl Standing {
         self.successes = 0;
         self.failures = 0;
         self.streak = None;
+        self.message_is_old = true;
     }
 
     /// Adds a probe. Returns whether the verdict changed.
@@ -120,6 +127,7 @@ impl Standing {
             remark,
         } = success;
         let exit_ip = exit_ip.map(|ip| ip.to_string());
+        let message_is_old = std::mem::take(&mut self.message_is_old);
         if self.verdict.healthy != Some(true) {
             if self.successes < threshold {
                 return false;
@@ -142,7 +150,10 @@ impl Standing {
             (average * (LATENCY_WEIGHT - 1) + *latency) / LATENCY_WEIGHT
         });
         self.average = Some(average);
-        let mut changed = false;
+        let mut changed = message_is_old && self.verdict.message != *remark;
+        if changed {
+            self.verdict.message.clone_from(remark);
+        }
         // Several targets take turns: only one that tells an address says anything about it.
         if exit_ip.is_some() && exit_ip != self.verdict.exit_ip {
             self.verdict.exit_ip = exit_ip;
@@ -182,7 +193,7 @@ impl Standing {
                 return false;
             }
         } else if self.failures < threshold {
-            return false;
+            return in_a_row == 1 && self.tell_undecided(failure);
         } else {
             self.verdict.healthy = Some(false);
             self.verdict.since = at.wall;
@@ -190,6 +201,17 @@ impl Standing {
         self.verdict.reason = reason.into();
         self.verdict.message = failure.to_string();
         true
+    }
+
+    /// Lets the message of an undecided proxy name the failure; false when nothing is new.
+    fn tell_undecided(&mut self, failure: &Failure) -> bool {
+        if self.verdict.healthy.is_some() {
+            return false;
+        }
+        let message = format!("{UNDECIDED}; the last one failed: {failure}");
+        let new = self.verdict.message != message;
+        self.verdict.message = message;
+        new
     }
 }
 
@@ -229,7 +251,7 @@ mod tests {
     }
 
     /// Plays one result a second. `+` a success, `r` refused, `a` 407; returns what is told: `H`
-    /// and `U` with the reason's first letters after a change, `.` otherwise.
+    /// for healthy, `R` and `A` for unhealthy by reason, `?` for undecided, `.` for nothing.
     fn play(standing: &mut Standing, thresholds: Thresholds, results: &str) -> String {
         let mut told = String::new();
         for (second, result) in (0..).zip(results.chars()) {
@@ -243,6 +265,7 @@ mod tests {
             let verdict = standing.verdict();
             told.push(match (changed, verdict.healthy, verdict.reason.as_str()) {
                 (false, ..) => '.',
+                (true, None, "ProbePending") => '?',
                 (true, Some(true), _) => 'H',
                 (true, Some(false), "ConnectionRefused") => 'R',
                 (true, Some(false), "ProxyAuthFailed") => 'A',
@@ -260,21 +283,22 @@ mod tests {
             (THREE_ONE, "++++", "H..."),
             // Three failures in a row, not two.
             (THREE_ONE, "+rr+rr+rrr", "H........R"),
-            // An unknown proxy needs as many.
-            (THREE_ONE, "rrr", "..R"),
-            (THREE_ONE, "rr+", "..H"),
+            // An unknown proxy needs as many; meanwhile the first failure of a cause is told.
+            (THREE_ONE, "ra+", "??H"),
+            (THREE_ONE, "rrr", "?.R"),
+            (THREE_ONE, "rr+", "?.H"),
             // Up again at once.
-            (THREE_ONE, "rrr+", "..RH"),
+            (THREE_ONE, "rrr+", "?.RH"),
             // Flapping never reaches the threshold.
             (THREE_ONE, "+r+r+r+r+", "H........"),
-            (TWO_TWO, "+r+r+r+r", "........"),
+            (TWO_TWO, "+r+r+r+r", ".?......"),
             (TWO_TWO, "++r+rr+r++", ".H...R...H"),
             // While it is down, another cause counts when it stays.
-            (THREE_ONE, "rrraara", "..R...."),
-            (THREE_ONE, "rrraaa", "..R..A"),
-            (THREE_ONE, "rrraaaarrr", "..R..A...R"),
+            (THREE_ONE, "rrraara", "?.R...."),
+            (THREE_ONE, "rrraaa", "?.R..A"),
+            (THREE_ONE, "rrraaaarrr", "?.R..A...R"),
             // Mixed causes are failures in a row all the same; the last one is named.
-            (THREE_ONE, "rra", "..A"),
+            (THREE_ONE, "rra", "?.A"),
         ] {
             assert_eq!(play(&mut unknown(), thresholds, results), told, "{results}");
         }
@@ -295,6 +319,34 @@ mod tests {
         standing.restart();
         assert_eq!(standing.verdict().healthy, Some(true));
         assert_eq!(play(&mut standing, THREE_ONE, "rrr"), "..R");
+    }
+
+    #[test]
+    fn an_undecided_proxy_says_how_its_last_probe_failed() {
+        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
+        assert_eq!(play(&mut standing, THREE_ONE, "r"), "?");
+        assert_eq!(
+            standing.verdict().message,
+            "no probe has decided yet; the last one failed: nothing listens on the proxy's port"
+        );
+        assert_eq!(standing.verdict().healthy, None);
+    }
+
+    #[test]
+    fn after_a_change_of_what_is_probed_the_message_follows_once() {
+        let of = |url: &str| {
+            Ok(Success {
+                remark: url.into(),
+                ..ok(10)
+            })
+        };
+        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
+        assert!(standing.record(&of("a"), THREE_ONE, at(0)));
+        assert!(!standing.record(&of("b"), THREE_ONE, at(1)), "its turn");
+        standing.restart();
+        assert!(standing.record(&of("b"), THREE_ONE, at(2)));
+        assert_eq!(standing.verdict().message, "b");
+        assert!(!standing.record(&of("a"), THREE_ONE, at(3)));
     }
 
     #[test]

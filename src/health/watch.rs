@@ -59,7 +59,10 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
                 };
                 shared.metrics.started(started.saturating_sub(due));
                 let result = match url {
-                    Ok(url) => shared.prober.probe(&target, &url).await,
+                    Ok(url) => {
+                        let learnt = shared.prober.probe(&target, &url).await;
+                        learnt.map(|learnt| (url, learnt))
+                    },
                     Err(failure) => Err(failure),
                 };
                 let took = clock.elapsed().saturating_sub(started);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crawl_api::conditions as c;
 use crawl_api::names;
 use crawl_api::pool::{ProxyPool, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::Proxy;
@@ -16,6 +17,9 @@ use super::observe::Member;
 use super::plan::Action;
 use super::{Ctx, Error};
 
+/// Up to so many deleted members are named in the event.
+const NAMED: usize = 5;
+
 /// Carries out an action; the first failure ends it.
 pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(), Error> {
     let api: Api<Proxy> =
@@ -26,11 +30,23 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
             for _ in 0..count {
                 create(ctx, pool, &api).await?;
             }
+            let note = format!("created {count} members");
+            ctx.events
+                .done(pool, "Create", c::REASON_MEMBERS_CREATED, note)
+                .await;
         },
         Action::Delete(members) => {
-            for member in members {
-                delete(ctx, pool, &api, &member).await?;
+            for member in &members {
+                delete(ctx, pool, &api, member).await?;
             }
+            let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+            let note = match names.as_slice() {
+                few if few.len() <= NAMED => format!("deleted {}", few.join(", ")),
+                many => format!("deleted {} members", many.len()),
+            };
+            ctx.events
+                .done(pool, "Delete", c::REASON_MEMBERS_DELETED, note)
+                .await;
         },
     }
     Ok(())

@@ -171,15 +171,13 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
             .replace_status(&pool.name_any(), &post_params(), &changed)
             .await;
         written.map_err(Error::Status)?;
-        if failure.is_some() {
-            let before = pool
-                .status
-                .as_ref()
-                .map(|status| status.conditions.as_slice());
-            ctx.events
-                .failures(pool, before.unwrap_or_default(), &status.conditions)
-                .await;
-        }
+        let before = pool
+            .status
+            .as_ref()
+            .map(|status| status.conditions.as_slice());
+        ctx.events
+            .readiness(pool, before.unwrap_or_default(), &status.conditions)
+            .await;
     }
     if let Some(failure) = failure {
         return Err(failure);

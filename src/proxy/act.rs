@@ -17,7 +17,7 @@ use runtime_kit::{Class, Classify};
 use serde_json::{Value, json};
 
 use super::hash;
-use super::observe::{Observation, has_finalizer, tagged_hash};
+use super::observe::{Observation, has_finalizer, refused_secret, tagged_hash};
 use super::plan::Action;
 use super::{Ctx, Error, Failure};
 use crate::providers::{Created, Instance, Provider};
@@ -232,17 +232,21 @@ impl Acting<'_> {
         }
     }
 
-    async fn generate_credentials(&self) -> Result<(), Error> {
+    async fn generate_credentials(&mut self) -> Result<(), Error> {
         let Some(name) = self.proxy.credentials_secret() else {
             return Ok(());
         };
         let namespace = self.proxy.namespace().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let owner = self.proxy.controller_owner_ref(&());
-        let secret = build_secret(name, owner);
+        let secret = build_secret(name.clone(), owner);
         match secrets.create(&post_params(), &secret).await {
             Ok(_) => Ok(()),
             Err(error) if error.class() == Class::AlreadyExists => Ok(()),
+            Err(error) if error.class() == Class::Forbidden => {
+                self.failure = Some(refused_secret(self.proxy, &name, &error));
+                Ok(())
+            },
             Err(error) => Err(Error::Write(error)),
         }
     }

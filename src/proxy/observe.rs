@@ -10,7 +10,7 @@ use crawl_api::{conditions, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
-use runtime_kit::Class;
+use runtime_kit::{Class, Classify};
 
 use super::drain::{self, Drain, LeaseView};
 use super::hash::{self, Drift};
@@ -247,13 +247,10 @@ type SecretData = BTreeMap<String, k8s_openapi::ByteString>;
 async fn read_secret(ctx: &Ctx, proxy: &Proxy, name: &str) -> Result<Option<SecretData>, Failure> {
     let secrets: Api<Secret> =
         Api::namespaced(ctx.client.clone(), &proxy.namespace().unwrap_or_default());
-    let secret = secrets.get_opt(name).await.map_err(|error| {
-        let message = format!(
-            "Secret {name} cannot be read: {}",
-            runtime_kit::chain(&error)
-        );
-        missing_secret(message)
-    })?;
+    let secret = secrets
+        .get_opt(name)
+        .await
+        .map_err(|error| refused_secret(proxy, name, &error))?;
     Ok(secret.map(|secret| secret.data.unwrap_or_default()))
 }
 
@@ -266,9 +263,31 @@ fn field(data: &SecretData, secret: &str, key: &str) -> Result<String, Failure> 
 }
 
 fn missing_secret(message: String) -> Failure {
+    secret_failure(conditions::REASON_SECRET_NOT_FOUND, message)
+}
+
+/// The API server refused access to a Secret, or did not answer.
+pub(super) fn refused_secret(proxy: &Proxy, name: &str, error: &kube::Error) -> Failure {
+    let text = runtime_kit::chain(error);
+    if error.class() != Class::Forbidden {
+        let message = format!("Secret {name} cannot be read: {text}");
+        return secret_failure(conditions::REASON_SECRET_UNREADABLE, message);
+    }
+    let namespace = proxy.namespace().unwrap_or_default();
+    let message = format!(
+        "the operator may not use Secret {name}: {text}; allow it with: kubectl create \
+         rolebinding proxy-operator-secrets -n {namespace} --clusterrole=proxy-operator-secrets \
+         --serviceaccount=proxy-operator:proxy-operator"
+    );
+    secret_failure(conditions::REASON_SECRET_FORBIDDEN, message)
+}
+
+/// Why Transient: whoever repairs the Secret or the permission changes nothing that is watched, so
+/// only asking again finds out.
+fn secret_failure(reason: &'static str, message: String) -> Failure {
     Failure {
         class: Class::Transient,
-        reason: conditions::REASON_SECRET_NOT_FOUND,
+        reason,
         message,
         wait: None,
     }

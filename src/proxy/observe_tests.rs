@@ -149,3 +149,23 @@ fn life_identity_leases_and_policy_come_from_the_object_and_the_handshake() {
     );
     assert_eq!((going.leases, going.abandon), (Leases::Gone, true));
 }
+
+#[test]
+fn a_forbidden_secret_is_told_apart_from_a_missing_one_and_says_how_to_allow_it() {
+    let refused = |code, reason| {
+        let status = kube::core::Status::failure("secrets \"s\" is forbidden", reason);
+        kube::Error::Api(Box::new(status.with_code(code)))
+    };
+    let mut proxy = proxy();
+    proxy.metadata.namespace = Some("shop".into());
+    let failure = refused_secret(&proxy, "s", &refused(403, "Forbidden"));
+    assert_eq!(failure.reason, "SecretForbidden");
+    assert_eq!(
+        failure.message,
+        "the operator may not use Secret s: secrets \"s\" is forbidden (403); allow it with: \
+         kubectl create rolebinding proxy-operator-secrets -n shop \
+         --clusterrole=proxy-operator-secrets --serviceaccount=proxy-operator:proxy-operator"
+    );
+    let failure = refused_secret(&proxy, "s", &refused(503, "ServiceUnavailable"));
+    assert_eq!(failure.reason, "SecretUnreadable");
+}

@@ -151,6 +151,13 @@ impl Draft<'_> {
                     let unknown = c::REASON_UNKNOWN_PROVIDER;
                     self.state(Statement::new(c::PROVISIONED, false, unknown, message));
                 }
+                let known = c::find(&self.status.conditions, c::PROVISIONED);
+                let unsaid = known.is_none_or(|known| known.reason == c::REASON_PAUSED);
+                if observation.standing == Standing::Paused && unsaid {
+                    let message = "spec.paused is set: no instance is requested until it is unset";
+                    let paused = c::REASON_PAUSED;
+                    self.state(Statement::new(c::PROVISIONED, false, paused, message));
+                }
             },
             Action::Adopt | Action::RemoveFinalizer => {},
         }

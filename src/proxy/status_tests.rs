@@ -366,3 +366,20 @@ fn transition_times_have_whole_seconds_as_the_api_does() {
     let json = serde_json::to_value(&status).unwrap();
     assert_eq!(serde_json::from_value::<ProxyStatus>(json).unwrap(), status);
 }
+
+#[test]
+fn a_proxy_that_is_paused_from_the_start_says_so_and_says_nothing_new_later() {
+    let paused = Observation::nothing(Standing::Paused);
+    let mut proxy = new_proxy();
+    proxy.spec.paused = true;
+    let status = after(&proxy, &paused, Action::Rest);
+    let provisioned = c::find(&status.conditions, c::PROVISIONED).unwrap();
+    assert_eq!(
+        (provisioned.status.as_str(), provisioned.reason.as_str()),
+        ("False", "Paused")
+    );
+    let mut proxy = ready_proxy();
+    proxy.spec.paused = true;
+    let status = after(&proxy, &paused, Action::Rest);
+    assert!(c::is_true(&status.conditions, c::PROVISIONED));
+}

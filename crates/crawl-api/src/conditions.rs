@@ -44,6 +44,12 @@ pub const REASON_DELETING: &str = "Deleting";
 pub const REASON_UNKNOWN_PROVIDER: &str = "UnknownProvider";
 /// A Secret that the spec refers to is missing or incomplete.
 pub const REASON_SECRET_NOT_FOUND: &str = "SecretNotFound";
+/// The operator may not read, or make, a Secret that the spec refers to.
+pub const REASON_SECRET_FORBIDDEN: &str = "SecretForbidden";
+/// A Secret that the spec refers to cannot be read at the moment.
+pub const REASON_SECRET_UNREADABLE: &str = "SecretUnreadable";
+/// `spec.paused`: nothing was requested, and nothing is until it is unset.
+pub const REASON_PAUSED: &str = "Paused";
 /// The provider refused for lack of quota or stock.
 pub const REASON_QUOTA_EXCEEDED: &str = "QuotaExceeded";
 /// The provider asked us to slow down.
@@ -109,6 +115,9 @@ pub const REASON_DRAIN_TIMED_OUT: &str = "DrainTimedOut";
 /// No lease API is installed in this cluster, so there are no leases to wait for.
 pub const REASON_NO_LEASE_API: &str = "NoLeaseAPI";
 
+/// Of the event when a proxy is not drained any more.
+pub const REASON_DRAIN_ENDED: &str = "DrainEnded";
+
 // === Reasons of Ready ===
 
 /// Provisioned, healthy and not draining.
@@ -125,6 +134,11 @@ pub const REASON_MEMBERS_NOT_READY: &str = "MembersNotReady";
 pub const REASON_SCALED_TO_ZERO: &str = "ScaledToZero";
 /// A member could not be created or deleted.
 pub const REASON_MEMBER_WRITE_FAILED: &str = "MemberWriteFailed";
+
+/// Of the event when a pool has created members.
+pub const REASON_MEMBERS_CREATED: &str = "MembersCreated";
+/// Of the event when a pool has deleted members.
+pub const REASON_MEMBERS_DELETED: &str = "MembersDeleted";
 
 /// The condition of a type, if the list has it.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {

@@ -159,6 +159,7 @@ impl Candidate {
         let Self { lease } = self;
         let mut seen: Option<(LeaseSpec, Duration)> = None;
         let mut known_holder: Option<String> = None;
+        let mut failing = false;
         loop {
             let started = lease.clock.elapsed();
             let wait = match lease.bounded(lease.try_acquire(&mut seen)).await {
@@ -171,6 +172,7 @@ impl Candidate {
                     };
                 },
                 Ok(Attempt::Busy(left)) => {
+                    failing = false;
                     let holder = seen
                         .as_ref()
                         .and_then(|(spec, _)| spec.holder_identity.clone());
@@ -182,7 +184,12 @@ impl Candidate {
                 },
                 Err(error) => {
                     let error = error.map_or_else(|| "no answer".into(), |e| chain(&e).to_string());
-                    tracing::warn!(error, "cannot try for leadership");
+                    if failing {
+                        tracing::debug!(error, "cannot try for leadership still");
+                    } else {
+                        tracing::warn!(error, "cannot try for leadership, trying again");
+                    }
+                    failing = true;
                     lease.retry_wait()
                 },
             };
@@ -334,7 +341,12 @@ impl Leadership {
                 Ok(Renewal::TakenOver(holder)) => return Err(Lost::TakenOver { holder }),
                 Err(None) => {},
                 Err(Some(error)) => {
-                    tracing::warn!(error = %chain(&error), "cannot renew leadership");
+                    let text = chain(&error).to_string();
+                    if last_error.is_none() {
+                        tracing::warn!(error = text, "cannot renew leadership, trying again");
+                    } else {
+                        tracing::debug!(error = text, "cannot renew leadership still");
+                    }
                     last_error = Some(error);
                     let wait = self.lease.retry_wait().min(left);
                     self.lease.clock.sleep(wait).await;
