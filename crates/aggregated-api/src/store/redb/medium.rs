@@ -1,5 +1,5 @@
 //! Where the bytes of the database lie, and how a full disk is met. Called by [`super::writer`]
-//! and [`super::RedbStore::open`]; nothing else sees a file.
+//! and [`super::opening`]; nothing else sees a file.
 //!
 //! redb learns of no space only by a failed write, after which it must be opened again, and it
 //! needs free pages even to delete. So a file has a reserve beside it: blocks of the disk, held in
@@ -66,15 +66,6 @@ impl FileMedium {
         let mut name = self.path.clone().into_os_string();
         name.push(".reserve");
         name.into()
-    }
-
-    /// Whether there is something to check before it is opened for writing.
-    pub(super) fn has_data(&self) -> io::Result<bool> {
-        match std::fs::metadata(&self.path) {
-            Ok(metadata) => Ok(metadata.len() > 0),
-            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(err) => Err(err),
-        }
     }
 }
 
@@ -215,17 +206,15 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Holds the reserve; the space counts as full when there is not enough for it.
+    /// Counts as full, and touches nothing, until [`Space::try_recover`].
     pub(super) fn new(medium: Arc<dyn Medium>, reserve: u64) -> Self {
-        let space = Self {
+        Self {
             medium,
             reserve,
             allocated: Mutex::default(),
             full: AtomicBool::new(true),
             sync_failed: AtomicBool::new(false),
-        };
-        space.try_recover();
-        space
+        }
     }
 
     pub(super) fn used_bytes(&self) -> u64 {

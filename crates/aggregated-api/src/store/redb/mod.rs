@@ -7,6 +7,7 @@
 
 mod history;
 mod medium;
+mod opening;
 mod overlay;
 mod tables;
 mod watch;
@@ -16,21 +17,21 @@ mod writer;
 mod tests;
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use ::redb::{Database, ReadableDatabase};
+use ::redb::Database;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 
 use self::medium::{FileMedium, Medium, MemoryMedium, Space};
-use self::overlay::Overlay;
-use self::tables::{CURRENT, FORMAT, LOG, META, META_FORMAT, UNDO, closed, failure, unavailable};
+pub use self::opening::Opening;
+use self::tables::{closed, unavailable};
 use self::watch::Window;
 use self::writer::{Command, Submission};
 use super::{Batch, Compare, Error, Listing, Op, Outcome, Record, Revision, Store, limits};
@@ -48,6 +49,9 @@ pub struct Options {
     /// Bytes of the disk set aside for deletes when it is full, in a file beside the database with
     /// `.reserve` after its name.
     pub reserve_bytes: u64,
+    /// How long an opening waits for another process to let go of the file, which one that was
+    /// killed does only when the system has cleaned up after it.
+    pub lock_wait: Duration,
 }
 
 impl Default for Options {
@@ -57,6 +61,7 @@ impl Default for Options {
             window_bytes: 16 << 20,
             queue_bytes: 128 << 20,
             reserve_bytes: 8 << 20,
+            lock_wait: Duration::from_secs(10),
         }
     }
 }
@@ -145,44 +150,51 @@ impl Shared {
 impl RedbStore {
     /// Opens the database in a file, or makes one there. The folder must exist.
     ///
-    /// Reads the whole file once to check it. [`Error::Corrupt`] when it is damaged or something
-    /// else; it is then as it was. [`Error::Unavailable`] when another process has it open or a
-    /// newer version wrote it. Blocks: call it where that does no harm.
+    /// A file that was not closed is read whole, to check it. [`Error::Corrupt`] when it is damaged
+    /// or something else; it is then as it was. Damage to a file that was closed may show only when
+    /// it is read. [`Error::Unavailable`] when another process keeps it open or a newer version
+    /// wrote it. Blocks: call it where that does no harm.
     pub fn open(path: impl Into<PathBuf>, options: Options) -> Result<Self, Error> {
-        let medium = FileMedium::new(path.into());
-        let cannot_open = |err| unavailable("its file cannot be opened", err);
-        if medium.has_data().map_err(cannot_open)? {
-            let overlay = medium
-                .backend()
-                .and_then(Overlay::new)
-                .map_err(cannot_open)?;
-            rehearse(overlay, options.cache_bytes)?;
-        }
-        Self::start(Arc::new(medium), options)
+        Self::open_reporting(path, options, |_| ())
+    }
+
+    /// The same, and says what takes time.
+    pub fn open_reporting(
+        path: impl Into<PathBuf>,
+        options: Options,
+        report: impl Fn(Opening) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let path = path.into();
+        let medium = Arc::new(FileMedium::new(path.clone()));
+        let space = Arc::new(Space::new(medium, options.reserve_bytes));
+        let report: opening::Report = Arc::new(report);
+        let database = opening::wait_for_lock(&path, options.lock_wait, &report, || {
+            opening::open(&space, options.cache_bytes, &report)
+        })?;
+        Self::start(space, database, options)
     }
 
     /// A store in memory, gone when it is dropped.
     pub fn in_memory(options: Options) -> Result<Self, Error> {
-        Self::start(Arc::new(MemoryMedium::default()), options)
+        Self::on(Arc::new(MemoryMedium::default()), options)
     }
 
-    fn start(medium: Arc<dyn Medium>, options: Options) -> Result<Self, Error> {
+    /// A store on a medium that is nobody else's.
+    fn on(medium: Arc<dyn Medium>, options: Options) -> Result<Self, Error> {
+        let silent: opening::Report = Arc::new(|_| ());
+        let space = Arc::new(Space::new(medium, options.reserve_bytes));
+        let database = opening::open(&space, options.cache_bytes, &silent)?;
+        Self::start(space, database, options)
+    }
+
+    fn start(space: Arc<Space>, database: Database, options: Options) -> Result<Self, Error> {
         let Options {
             cache_bytes,
             window_bytes,
             queue_bytes,
-            reserve_bytes,
+            reserve_bytes: _,
+            lock_wait: _,
         } = options;
-        let space = Arc::new(Space::new(medium, reserve_bytes));
-        let database = match open_database(&space, cache_bytes) {
-            Err(Error::NoSpace) => {
-                space
-                    .set_full()
-                    .map_err(|err| failure(::redb::Error::Io(err)))?;
-                open_database(&space, cache_bytes)?
-            },
-            other => other?,
-        };
         let extent = history::extent(&database)?;
         let shared = Arc::new(Shared {
             database: RwLock::new(Some(database)),
@@ -226,72 +238,6 @@ impl Drop for RedbStore {
             tracing::error!("the store's writer thread had panicked");
         }
     }
-}
-
-/// Opens the database of a medium and makes its tables.
-fn open_database(space: &Arc<Space>, cache_bytes: usize) -> Result<Database, Error> {
-    let backend = space
-        .open()
-        .map_err(|err| failure(::redb::Error::Io(err)))?;
-    let database = Database::builder()
-        .set_cache_size(cache_bytes)
-        .create_with_backend(backend)
-        .map_err(failure)?;
-    if is_new(&database)? {
-        let write = database.begin_write().map_err(failure)?;
-        write.open_table(CURRENT).map_err(failure)?;
-        write.open_table(UNDO).map_err(failure)?;
-        write.open_table(LOG).map_err(failure)?;
-        write
-            .open_table(META)
-            .map_err(failure)?
-            .insert(META_FORMAT, FORMAT)
-            .map_err(failure)?;
-        write.commit().map_err(failure)?;
-    }
-    Ok(database)
-}
-
-/// Opens a file's content in memory, with every check there is.
-fn rehearse(overlay: Overlay, cache_bytes: usize) -> Result<(), Error> {
-    let opening = || {
-        let database = Database::builder()
-            .set_cache_size(cache_bytes)
-            .set_check_integrity_on_open(true)
-            .create_with_backend(overlay)
-            .map_err(failure)?;
-        is_new(&database)?;
-        Ok(())
-    };
-    // Why: redb asserts what it believes of its own files, so damage may also show as a panic.
-    std::panic::catch_unwind(AssertUnwindSafe(opening))
-        .unwrap_or_else(|_| Err(Error::Corrupt("its pages contradict each other".to_owned())))
-}
-
-/// Whether the database has no tables yet; refuses one that is not ours.
-fn is_new(database: &Database) -> Result<bool, Error> {
-    let read = database.begin_read().map_err(failure)?;
-    if read.list_tables().map_err(failure)?.next().is_none() {
-        return Ok(true);
-    }
-    let meta = read.open_table(META).map_err(failure)?;
-    let format = meta
-        .get(META_FORMAT)
-        .map_err(failure)?
-        .map_or(0, |format| format.value());
-    if format > FORMAT {
-        return Err(closed(&format!(
-            "its file has format {format}, this version reads up to {FORMAT}; run the version \
-             that wrote it, or a newer one"
-        )));
-    }
-    if format < FORMAT {
-        return Err(Error::Corrupt("it has no format number".to_owned()));
-    }
-    read.open_table(CURRENT).map_err(failure)?;
-    read.open_table(UNDO).map_err(failure)?;
-    read.open_table(LOG).map_err(failure)?;
-    Ok(false)
 }
 
 #[async_trait::async_trait]

@@ -13,9 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::compaction::Compaction;
 use self::transaction::{Scratch, Tables};
+use super::Shared;
+use super::opening::open_database;
 use super::tables::{CURRENT, LOG, META, META_REVISION, UNDO, failure};
 use super::watch::Commit;
-use super::{Shared, open_database};
 use crate::store::{Compare, Error, Op, Outcome, Revision};
 
 /// Transactions in one commit at most, so that a long queue does not make its first callers wait

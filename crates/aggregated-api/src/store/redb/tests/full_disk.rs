@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use ::redb::backends::InMemoryBackend;
 use ::redb::{BackendError, StorageBackend};
@@ -173,6 +174,7 @@ const OPTIONS: Options = Options {
     window_bytes: 1 << 20,
     queue_bytes: 64 << 20,
     reserve_bytes: 4 << 20,
+    lock_wait: Duration::ZERO,
 };
 
 async fn put(store: &RedbStore, key: &str, size: usize) -> Result<Revision, Error> {
@@ -220,7 +222,7 @@ async fn assert_holds(store: &RedbStore, keys: &[String]) {
 #[tokio::test]
 async fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers_with_space() {
     let disk = Disk::new(16 << 20);
-    let store = RedbStore::start(Arc::new(disk.clone()), OPTIONS).unwrap();
+    let store = RedbStore::on(Arc::new(disk.clone()), OPTIONS).unwrap();
     let mut watch = store.watch("/k/", 0);
     let mut keys = fill(&store).await;
     assert_holds(&store, &keys).await;
@@ -258,14 +260,14 @@ async fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers_with_space()
     }
     assert_eq!(revisions, (1..=revision + 2).collect::<Vec<_>>());
     drop(store);
-    let store = RedbStore::start(Arc::new(disk), OPTIONS).unwrap();
+    let store = RedbStore::on(Arc::new(disk), OPTIONS).unwrap();
     assert_holds(&store, &keys).await;
     assert_eq!(store.revision(), revision + 2);
 }
 
 #[tokio::test]
 async fn deleting_and_compacting_makes_room_on_a_disk_that_stays_full() {
-    let store = RedbStore::start(Arc::new(Disk::new(16 << 20)), OPTIONS).unwrap();
+    let store = RedbStore::on(Arc::new(Disk::new(16 << 20)), OPTIONS).unwrap();
     let keys = fill(&store).await;
     let (gone, kept) = keys.split_at(keys.len() / 2);
     for key in gone {
@@ -285,8 +287,8 @@ async fn deleting_and_compacting_makes_room_on_a_disk_that_stays_full() {
 #[tokio::test]
 async fn a_store_opens_on_a_disk_that_is_full_already() {
     let disk = Disk::new(16 << 20);
-    let keys = fill(&RedbStore::start(Arc::new(disk.clone()), OPTIONS).unwrap()).await;
-    let store = RedbStore::start(Arc::new(disk), OPTIONS).unwrap();
+    let keys = fill(&RedbStore::on(Arc::new(disk.clone()), OPTIONS).unwrap()).await;
+    let store = RedbStore::on(Arc::new(disk), OPTIONS).unwrap();
     assert_holds(&store, &keys).await;
     let delete = vec![Op::Delete(Arc::from(&*keys[0]))];
     store.txn(Vec::new(), delete).await.unwrap();
@@ -296,7 +298,7 @@ async fn a_store_opens_on_a_disk_that_is_full_already() {
 #[tokio::test]
 async fn after_a_failed_sync_nothing_is_acknowledged_or_read_until_it_is_opened_anew() {
     let disk = Disk::new(u64::MAX);
-    let store = RedbStore::start(Arc::new(disk.clone()), OPTIONS).unwrap();
+    let store = RedbStore::on(Arc::new(disk.clone()), OPTIONS).unwrap();
     put(&store, "/k/a", 10).await.unwrap();
     let mut watch = store.watch("", 1);
     assert!(watch.next().await.unwrap().unwrap().events.is_empty());
@@ -316,7 +318,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_or_read_until_it_is_opened_
     assert_eq!(store.revision(), 1);
     drop(store);
     disk.0.sync_fails.store(false, Ordering::Relaxed);
-    let store = RedbStore::start(Arc::new(disk.after_power_loss()), OPTIONS).unwrap();
+    let store = RedbStore::on(Arc::new(disk.after_power_loss()), OPTIONS).unwrap();
     assert!(store.get("/k/a").await.unwrap().is_some());
 }
 
@@ -325,7 +327,13 @@ async fn what_was_acknowledged_survives_a_loss_of_power() {
     let mut disk = Disk::new(u64::MAX);
     let mut acknowledged = 0;
     for round in 0..30_u64 {
-        let store = RedbStore::start(Arc::new(disk.clone()), OPTIONS).unwrap();
+        if round % 3 == 2 {
+            // While the repair is being written.
+            disk.0.sync_fails.store(true, Ordering::Relaxed);
+            assert!(RedbStore::on(Arc::new(disk.clone()), OPTIONS).is_err());
+            disk = disk.after_power_loss();
+        }
+        let store = RedbStore::on(Arc::new(disk.clone()), OPTIONS).unwrap();
         assert!(store.revision() >= acknowledged);
         for number in 0..acknowledged {
             let record = store.get(&format!("/k/{number}")).await.unwrap().unwrap();

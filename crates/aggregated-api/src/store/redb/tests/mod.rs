@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod full_disk;
 mod model;
+mod opening;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use ::redb::{ReadableDatabase, ReadableTableMetadata};
 use futures::FutureExt;
 
 use super::tables::{LOG, UNDO, failure};
-use super::{Options, RedbStore};
+use super::{Opening, Options, RedbStore};
 use crate::store::{Error, Op, Store, contract};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
