@@ -37,7 +37,10 @@ pub const REASON_DRAIN_TIMED_OUT: &str = "DrainTimedOut";
 /// Reason of Bound=False: the Proxy object is gone.
 pub const REASON_PROXY_GONE: &str = "ProxyGone";
 
-/// How a lease ends other than by being deleted.
+/// Reason of Bound=False: it was given back, and finalizers keep the object.
+pub const REASON_RELEASED: &str = "Released";
+
+/// How a lease ends other than by being removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Its time was up.
@@ -46,6 +49,8 @@ pub enum End {
     WaitTimedOut,
     /// It was taken back.
     Revoked(&'static str),
+    /// It was deleted, and finalizers keep the object.
+    Released,
 }
 
 /// A point in time as objects carry it.
@@ -114,6 +119,11 @@ pub fn is_same_spec(namespace: &str, one: &ProxyLeaseSpec, other: &ProxyLeaseSpe
         spec
     };
     one == other || reduced(one) == reduced(other)
+}
+
+/// Whether the lease was deleted, is kept by finalizers, and does not say yet that it is over.
+pub fn is_kept(lease: &ProxyLease) -> bool {
+    lease.metadata.deletion_timestamp.is_some() && !is_over(lease)
 }
 
 /// What a spec asks for.
@@ -243,6 +253,11 @@ pub fn set_over(lease: &mut ProxyLease, end: End, now: Timestamp) {
             LeasePhase::Revoked,
             reason,
             "taken back before its time; create another lease",
+        ),
+        End::Released => (
+            LeasePhase::Revoked,
+            REASON_RELEASED,
+            "given back; finalizers keep the object",
         ),
     };
     status.phase = phase;

@@ -6,12 +6,15 @@
 
 use std::sync::Arc;
 
+use aggregated_api::registry::capability::Companion;
+use aggregated_api::registry::collection::Written;
 use aggregated_api::store::Compare;
+use crawl_api::lease::ProxyLease;
 
 use super::{Desk, Error};
 use crate::allocator::leases::LeaseKey;
 use crate::allocator::record::{self, Grant, GrantsRecord};
-use crate::status;
+use crate::status::{self, End};
 
 // === impl Desk ===
 
@@ -41,6 +44,7 @@ impl Desk {
         }
         for key in leases {
             match self.read(key).await? {
+                Some(lease) if status::is_kept(&lease) => self.tell_released(lease).await?,
                 Some(lease) => {
                     let stored = status::stored(&lease);
                     if status::is_over(&lease) {
@@ -50,6 +54,17 @@ impl Desk {
                 },
                 None => self.allocator.absent(key),
             }
+        }
+        Ok(())
+    }
+
+    /// A deleted lease that finalizers keep says that it holds nothing any more.
+    async fn tell_released(&self, mut lease: ProxyLease) -> Result<(), Error> {
+        self.allocator.adopt(status::stored(&lease));
+        let key = status::key(&lease);
+        status::set_over(&mut lease, End::Released, self.clock.now());
+        if let Written::Conflict = self.leases.replace(lease, Companion::default()).await? {
+            self.allocator.doubt(key);
         }
         Ok(())
     }

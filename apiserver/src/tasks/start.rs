@@ -56,6 +56,8 @@ impl Desk {
                     over += 1;
                     if status::is_over(lease) {
                         self.ended.push(stored.key);
+                    } else if status::is_kept(lease) {
+                        self.allocator.doubt(stored.key);
                     }
                 },
                 Stage::Bound(proxy) if !held.contains(&stored.key.uid) => {
