@@ -245,6 +245,30 @@ fn revision(object: &Value) -> u64 {
 }
 
 #[tokio::test]
+async fn the_first_lease_of_a_quiet_proxy_is_counted_at_once_and_the_next_within_five_seconds() {
+    let server = Server::start().await;
+    server.proxy("a", 10);
+    let shows = async |active: u32| {
+        server
+            .until("the view to count the leases", async || {
+                let view = server.view("a").await?;
+                (view["status"]["active"] == active).then_some(())
+            })
+            .await;
+    };
+    shows(0).await;
+    server.clock.advance(Duration::from_secs(5));
+    // Nobody moves the clock: what follows is not the interval.
+    server.create(&CRAWLER, &lease("first", &json!({}))).await;
+    shows(1).await;
+    for name in ["second", "third"] {
+        server.create(&CRAWLER, &lease(name, &json!({}))).await;
+    }
+    server.clock.advance(Duration::from_secs(5));
+    shows(3).await;
+}
+
+#[tokio::test]
 async fn a_lease_that_is_not_renewed_expires_and_is_removed_a_minute_later() {
     let server = Server::start().await;
     server.proxy("a", 1);
@@ -374,6 +398,16 @@ async fn a_lease_that_is_being_deleted_holds_no_slot() {
     assert_eq!(server.delete(&CRAWLER, "x").await.0, 200);
     assert!(server.get("x").await.unwrap()["metadata"]["deletionTimestamp"].is_string());
     assert_eq!(server.active(), 0);
+    let released = server
+        .until("the lease to say that it is over", async || {
+            server
+                .get("x")
+                .await
+                .filter(|lease| lease["status"]["phase"] == "Revoked")
+        })
+        .await;
+    assert_eq!(condition(&released, "Bound")["status"], "False");
+    assert_eq!(condition(&released, "Bound")["reason"], "Released");
     assert_eq!(
         server.create(&CRAWLER, &lease("y", &json!({}))).await.0,
         201

@@ -31,6 +31,8 @@ pub(super) struct Entry {
     /// A transaction did not commit, so `record` may be wrong: nothing is granted until it was
     /// read again.
     pub(super) broken: bool,
+    /// Who shows views looks at this one again by itself: a mere change of numbers need not ring.
+    pub(super) followed: bool,
     /// Slots kept for waiters, by their target.
     pub(super) held: Vec<Option<Arc<str>>>,
     /// Groups it belongs to.
@@ -55,6 +57,7 @@ impl Entry {
             in_flight: 0,
             releasing: Vec::new(),
             broken: false,
+            followed: false,
             held: Vec::new(),
             groups: Vec::new(),
             releases: BTreeMap::new(),

@@ -68,7 +68,7 @@ pub struct Bells {
     pub doubts: Notify,
     /// Waiters were given slots.
     pub bindings: Notify,
-    /// Views of proxies changed that somebody waits for.
+    /// Views of proxies changed that somebody waits for, or that nobody follows.
     pub views: Notify,
     /// Leases must be told.
     pub fates: Notify,
@@ -172,7 +172,7 @@ impl Allocator {
         if !state.outbox.bindings.is_empty() {
             bells.bindings.notify_one();
         }
-        if state.outbox.urgent {
+        if state.outbox.ring {
             bells.views.notify_one();
         }
         if !state.outbox.fates.is_empty() {

@@ -66,8 +66,8 @@ pub(super) struct Outbox {
     pub(super) bindings: VecDeque<LeaseKey>,
     /// Proxies whose view changed; true: somebody waits for it.
     pub(super) views: BTreeMap<Arc<str>, bool>,
-    /// Whether somebody waits for any of them.
-    pub(super) urgent: bool,
+    /// Whether any of them should be looked at now.
+    pub(super) ring: bool,
     /// Proxies whose leases must be told.
     pub(super) fates: BTreeSet<ProxyId>,
 }
@@ -186,7 +186,7 @@ impl State {
         if let Some(entry) = self.fleet.get(id) {
             let urgent = urgent || entry.facts.as_ref().is_none_or(|f| f.accepting.is_err());
             *self.outbox.views.entry(Arc::clone(&entry.uid)).or_default() |= urgent;
-            self.outbox.urgent |= urgent;
+            self.outbox.ring |= urgent || !entry.followed;
         }
     }
 

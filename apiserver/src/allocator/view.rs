@@ -37,13 +37,26 @@ pub enum Viewed {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Proxies whose view changed, and whether somebody waits for it.
+    /// Proxies whose view changed, and whether somebody waits for it. The caller follows them from
+    /// now on: further changes ring only when somebody waits, until [`Allocator::unfollow`].
     pub fn take_views(&self) -> Vec<(Arc<str>, bool)> {
         let mut state = self.state.lock();
-        state.outbox.urgent = false;
-        std::mem::take(&mut state.outbox.views)
+        state.outbox.ring = false;
+        let views: Vec<_> = std::mem::take(&mut state.outbox.views)
             .into_iter()
-            .collect()
+            .collect();
+        for (uid, _) in &views {
+            state.set_followed(uid, true);
+        }
+        views
+    }
+
+    /// The next change of these views rings again.
+    pub fn unfollow(&self, uids: &[Arc<str>]) {
+        let mut state = self.state.lock();
+        for uid in uids {
+            state.set_followed(uid, false);
+        }
     }
 
     /// Asks for a view to be shown again.
@@ -113,6 +126,14 @@ impl Allocator {
 // === impl State ===
 
 impl State {
+    fn set_followed(&mut self, uid: &str, followed: bool) {
+        if let Some(id) = self.fleet.id(uid)
+            && let Some(entry) = self.fleet.get_mut(id)
+        {
+            entry.followed = followed;
+        }
+    }
+
     /// See [`Allocator::adopt`].
     pub(super) fn adopt(&mut self, stored: Stored, now: Duration) {
         let Stored {

@@ -3,7 +3,8 @@
 //! This is also the answer to a drain. The record that refuses grants is durable before the view
 //! that says so is written, and the view counts every lease whose release is not durable yet: who
 //! reads `accepting: false` with `active: 0` knows that nothing holds the proxy and nothing will.
-//! Such changes are written at once; a mere change of numbers at most every five seconds per proxy.
+//! Such changes are written at once. So is the first mere change of numbers; further ones are
+//! gathered, and written at most every five seconds per proxy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,10 +23,23 @@ use crate::status;
 
 /// Least time between two writes of one view that nobody waits for.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How often views that nobody waits for are looked for.
-const LOOK: Duration = Duration::from_secs(1);
-/// Views that nobody waits for, written in one go.
-const BATCH: usize = 200;
+/// Views that nobody waits for, written at most per [`WINDOW`].
+const PER_WINDOW: usize = 200;
+/// The time that [`PER_WINDOW`] is counted in.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Views whose time comes within this are written together.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Which views are due.
+#[derive(Default)]
+struct Schedule {
+    /// Views that changed; true: somebody waits for it.
+    waiting: BTreeMap<Arc<str>, bool>,
+    /// When views were last written, those within the last [`INTERVAL`].
+    written: HashMap<Arc<str>, Duration>,
+    /// When the window began, and what was written in it.
+    window: (Duration, usize),
+}
 
 /// What became of a view.
 enum Shown {
@@ -35,38 +49,90 @@ enum Shown {
     Again,
 }
 
+// === impl Schedule ===
+
+impl Schedule {
+    /// Views that have not been written for a while and have nothing to say.
+    fn quiet(&mut self, now: Duration) -> Vec<Arc<str>> {
+        let (waiting, mut quiet) = (&self.waiting, Vec::new());
+        self.written.retain(|uid, at| {
+            let recent = *at + INTERVAL > now;
+            if !recent && !waiting.contains_key(uid) {
+                quiet.push(Arc::clone(uid));
+            }
+            recent
+        });
+        quiet
+    }
+
+    fn changed(&mut self, views: Vec<(Arc<str>, bool)>) {
+        for (uid, urgent) in views {
+            *self.waiting.entry(uid).or_default() |= urgent;
+        }
+    }
+
+    /// Views to be written now.
+    fn ready(&mut self, now: Duration) -> Vec<(Arc<str>, bool)> {
+        let Self {
+            waiting,
+            written,
+            window: (began, calm),
+        } = self;
+        if *began + WINDOW <= now {
+            (*began, *calm) = (now, 0);
+        }
+        let mut ready = Vec::new();
+        waiting.retain(|uid, urgent| {
+            if *urgent || (*calm < PER_WINDOW && !written.contains_key(uid)) {
+                *calm += usize::from(!*urgent);
+                ready.push((Arc::clone(uid), *urgent));
+                return false;
+            }
+            true
+        });
+        written.extend(ready.iter().map(|(uid, _)| (Arc::clone(uid), now)));
+        ready
+    }
+
+    /// When to look again; `None`: when it rings.
+    fn next(&self) -> Option<Duration> {
+        let interval = self.written.values().min().map(|at| *at + INTERVAL);
+        let full = self
+            .waiting
+            .keys()
+            .any(|uid| !self.written.contains_key(uid));
+        let window = full.then_some(self.window.0 + WINDOW);
+        interval.into_iter().chain(window).min()
+    }
+}
+
 // === impl Desk ===
 
 impl Desk {
     /// Runs for ever.
     pub(super) async fn project(self) {
-        let mut waiting: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        let mut written: HashMap<Arc<str>, Duration> = HashMap::new();
+        let mut schedule = Schedule::default();
         loop {
             let rung = self.allocator.bells().views.notified();
-            for (uid, urgent) in self.allocator.take_views() {
-                *waiting.entry(uid).or_default() |= urgent;
-            }
             let now = self.clock.elapsed();
-            written.retain(|_, at| *at + INTERVAL > now);
-            let (mut ready, mut calm) = (Vec::new(), 0);
-            waiting.retain(|uid, urgent| {
-                if *urgent || (calm < BATCH && !written.contains_key(uid)) {
-                    calm += usize::from(!*urgent);
-                    ready.push((Arc::clone(uid), *urgent));
-                    return false;
-                }
-                true
-            });
+            // Why: in this order, a change in between is either taken or rings.
+            self.allocator.unfollow(&schedule.quiet(now));
+            schedule.changed(self.allocator.take_views());
+            let ready = schedule.ready(now);
             if ready.is_empty() {
-                // Why: nobody rings for a mere change of numbers, so they are looked for.
-                tokio::select! {
-                    () = rung => {},
-                    () = self.clock.sleep(LOOK) => {},
+                // Why: views that are followed do not ring, so they are looked at.
+                match schedule.next() {
+                    None => rung.await,
+                    Some(at) => {
+                        let pause = at.saturating_sub(self.clock.elapsed()).max(GATHER);
+                        tokio::select! {
+                            () = rung => {},
+                            () = self.clock.sleep(pause) => {},
+                        }
+                    },
                 }
                 continue;
             }
-            written.extend(ready.iter().map(|(uid, _)| (Arc::clone(uid), now)));
             self.each(ready, |desk, (uid, urgent)| async move {
                 match desk.show(&uid).await {
                     Ok(Shown::Done) => {},
@@ -233,4 +299,57 @@ fn is_same(old: &ProxyEndpoint, new: &ProxyEndpoint) -> bool {
             .clone_from(&before.observed_proxy_resource_version);
     }
     *before == after && old.spec == new.spec && old.metadata.labels == new.metadata.labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn views(count: usize, urgent: bool) -> Vec<(Arc<str>, bool)> {
+        (0..count)
+            .map(|number| (Arc::from(format!("{number:04}")), urgent))
+            .collect()
+    }
+
+    #[test]
+    fn a_thousand_busy_proxies_cost_at_most_two_hundred_writes_a_second() {
+        let mut schedule = Schedule::default();
+        for second in 1..60 {
+            let mut writes = 0;
+            for tenth in 0..10 {
+                let now = Duration::from_millis(second * 1000 + tenth * 100);
+                assert_eq!(schedule.quiet(now), [], "all are busy");
+                schedule.changed(views(1000, false));
+                writes += schedule.ready(now).len();
+            }
+            assert_eq!(writes, 200, "in second {second}");
+        }
+    }
+
+    #[test]
+    fn a_view_that_somebody_waits_for_is_written_at_once() {
+        let mut schedule = Schedule::default();
+        let now = Duration::from_secs(1);
+        schedule.changed(views(1000, false));
+        assert_eq!(schedule.ready(now).len(), 200);
+        assert_eq!(schedule.next(), Some(Duration::from_secs(2)));
+        schedule.changed(views(1000, true));
+        assert_eq!(schedule.ready(now).len(), 1000);
+    }
+
+    #[test]
+    fn the_first_change_is_written_at_once_and_the_next_after_the_interval() {
+        let mut schedule = Schedule::default();
+        let at = Duration::from_secs;
+        assert_eq!(schedule.next(), None);
+        schedule.changed(views(1, false));
+        assert_eq!(schedule.ready(at(10)), views(1, false));
+        schedule.changed(views(1, false));
+        assert_eq!(schedule.ready(at(14)), []);
+        assert_eq!(schedule.next(), Some(at(15)));
+        assert!(schedule.quiet(at(15)).is_empty());
+        assert_eq!(schedule.ready(at(15)), views(1, false));
+        assert_eq!(schedule.quiet(at(20)), [Arc::from("0000")]);
+        assert_eq!(schedule.next(), None);
+    }
 }
