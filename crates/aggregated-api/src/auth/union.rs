@@ -11,13 +11,15 @@ use runtime_kit::Clock;
 
 use super::{
     Anonymous, AuthError, Authenticator, ClientCertificate, DelegatedConfig, FrontProxy,
-    GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, TokenReviewAuthenticator, User,
+    GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, TokenReviewAuthenticator, User, is_always_allowed,
 };
 
 /// Asks several authenticators, and puts those that are known into `system:authenticated`.
 pub struct DelegatedAuthenticator {
     chain: Vec<Box<dyn Authenticator>>,
     anonymous: Option<Anonymous>,
+    /// What the chain trusts by; until it is known, nobody is a stranger.
+    trust: Option<Arc<DelegatedConfig>>,
 }
 
 impl DelegatedAuthenticator {
@@ -29,11 +31,15 @@ impl DelegatedAuthenticator {
         audiences: Vec<String>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self::of(vec![
+        let chain = Self::of(vec![
             Box::new(FrontProxy::new(Arc::clone(config))),
             Box::new(ClientCertificate::new(Arc::clone(config))),
             Box::new(TokenReviewAuthenticator::new(client, audiences, clock)),
-        ])
+        ]);
+        Self {
+            trust: Some(Arc::clone(config)),
+            ..chain
+        }
     }
 
     /// Asks `chain` in order; a request without credentials is anonymous.
@@ -41,6 +47,7 @@ impl DelegatedAuthenticator {
         Self {
             chain,
             anonymous: Some(Anonymous),
+            trust: None,
         }
     }
 
@@ -48,6 +55,18 @@ impl DelegatedAuthenticator {
     pub fn without_anonymous(mut self) -> Self {
         self.anonymous = None;
         self
+    }
+
+    /// Why the chain could not judge by certificates yet; `None`: it could.
+    fn unsettled(&self) -> Option<AuthError> {
+        let state = self.trust.as_ref()?.state();
+        (!state.is_settled()).then(|| AuthError::Unavailable {
+            review: "the cluster's certificate authorities",
+            cause: format!(
+                "ConfigMap kube-system/extension-apiserver-authentication has not been read ({state:?})"
+            )
+            .into(),
+        })
     }
 }
 
@@ -66,6 +85,13 @@ impl Authenticator for DelegatedAuthenticator {
                     (Some(_), AuthError::Unauthenticated(_)) => {},
                 },
             }
+        }
+        // Why: a valid client would be told 403 as system:anonymous, or 401, and give up. Probes
+        // bring no credentials that could have been meant.
+        if !is_always_allowed(req.uri.path())
+            && let Some(unsettled) = self.unsettled()
+        {
+            return Err(unsettled);
         }
         match (failed, self.anonymous) {
             (Some(err), _) => Err(err),

@@ -190,3 +190,47 @@ async fn credentials_are_stripped_from_the_request() {
     server().authenticator.strip_credentials(&mut parts.headers);
     assert_eq!(parts.headers.len(), 1);
 }
+
+/// The ConfigMap of authorities was not read yet.
+fn unsettled() -> (Arc<DelegatedConfig>, DelegatedAuthenticator) {
+    let (client, _) = client(|call| async move {
+        let good = call.body["spec"]["token"] == "good";
+        let user = json!({"username": "by-token"});
+        json_answer(
+            201,
+            &json!({"status": {"authenticated": good, "user": user}}),
+        )
+    });
+    let config = DelegatedConfig::pending(clock());
+    let authenticator = DelegatedAuthenticator::new(&config, client, Vec::new(), clock());
+    (config, authenticator)
+}
+
+#[tokio::test]
+async fn before_the_authorities_are_known_nobody_is_anonymous_or_refused() {
+    let (_, authenticator) = unsettled();
+    let certificate = Authority::new("proxy-ca").client("front-proxy-client");
+    for parts in [
+        request(None, &[]),
+        request(Some(&certificate), &SPOOFED),
+        request(None, &[("Authorization", "Bearer bad")]),
+    ] {
+        let answer = authenticator.authenticate(&parts).await;
+        assert!(
+            matches!(answer, Err(AuthError::Unavailable { .. })),
+            "{answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn before_the_authorities_are_known_tokens_and_probes_work() {
+    let (_, authenticator) = unsettled();
+    let by_token = request(None, &[("Authorization", "Bearer good")]);
+    let user = authenticator.authenticate(&by_token).await.unwrap();
+    assert_eq!(user.unwrap().name, "by-token");
+    let mut probe = request(None, &[]);
+    probe.uri = "/livez".parse().unwrap();
+    let user = authenticator.authenticate(&probe).await.unwrap();
+    assert_eq!(user.unwrap().name, "system:anonymous");
+}
