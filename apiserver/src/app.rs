@@ -262,9 +262,9 @@ impl Process {
         spawner.spawn("authentication settings", async move {
             follow.run(authentication, follow_stop).await;
         });
-        let settings = Arc::clone(&config);
+        let (settings, asked) = (Arc::clone(&config), Arc::clone(&config));
         health.ready_check("authentication", move || {
-            let state = settings.state();
+            let state = asked.state();
             if state.is_settled() {
                 Ok(())
             } else {
@@ -315,6 +315,14 @@ impl Process {
             "client authorities",
             async move { following.run(end).await },
         );
+        // Why: before the authorities are known, valid certificates are those of strangers.
+        let trusted = tokio::select! {
+            () = settings.settled() => true,
+            () = stop.cancelled() => false,
+        };
+        if !trusted {
+            return Ok(());
+        }
         let service = CatchPanicLayer.layer(server);
         let address = listener.local_addr()?;
         tracing::info!(%address, "serving");
