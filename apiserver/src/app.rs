@@ -16,7 +16,6 @@ use aggregated_api::registry::serving::Serving;
 use aggregated_api::server::{self, CatchPanicLayer, Limits, ServingTls, Shutdown};
 use aggregated_api::store::Store;
 use aggregated_api::store::compactor::Compactor;
-use aggregated_api::store::redb::{Options, RedbStore};
 use anyhow::Context;
 use kube::Client;
 use prometheus::Registry;
@@ -29,16 +28,15 @@ use tokio::net::TcpListener;
 use tower::Layer;
 
 use crate::allocator::Allocator;
-use crate::args::{Args, StoreUrl};
+use crate::args::Args;
 use crate::ended::Ended;
 use crate::inputs::{LiveCluster, PodInput, PodSweep, PoolInput, ProxyInput};
 use crate::known::{Cluster, Known};
 use crate::metrics::{self, Metrics};
 use crate::rules::LeaseRules;
+use crate::storage;
 use crate::tasks::Desk;
 
-/// Bytes of database pages kept in memory.
-const DATABASE_CACHE_BYTES: usize = 16 << 20;
 /// How often certificate files are compared with those in use.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -155,7 +153,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     })
     .await
     .context("--tls-cert-file, --tls-private-key-file")?;
-    let store = open_store(args.store.clone()).await?;
     let address = SocketAddr::new(args.bind_address, args.secure_port);
     let listener = TcpListener::bind(address)
         .await
@@ -164,10 +161,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     tracing::info!(address = %admin.address(), "admin endpoints");
     supervisor.spawn_closing("admin endpoints", admin.serve(supervisor.closing()));
 
+    let opened = health.ready_flag("store", "the store is being opened");
     let started = health.ready_flag("start", "starting");
     let spawner = supervisor.spawner();
     let grace = args.shutdown_grace + args.shutdown_delay_duration;
     supervisor.spawn_job("start", async move {
+        // Why here: a check may take long, and meanwhile the process answers its platform.
+        let stop = spawner.shutdown();
+        let store = tokio::select! {
+            store = storage::open(args.store.clone(), opened) => store,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let store = store.map_err(anyhow::Error::into_boxed_dyn_error)?;
         let process = Process {
             args,
             clock,
@@ -184,20 +189,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     });
     supervisor.run(grace + Duration::from_secs(5)).await?;
     Ok(())
-}
-
-async fn open_store(url: StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
-    // Reads come from the watch cache: the database's own can be small.
-    let options = Options {
-        cache_bytes: DATABASE_CACHE_BYTES,
-        ..Options::default()
-    };
-    let opened = tokio::task::spawn_blocking(move || match &url {
-        StoreUrl::Memory => RedbStore::in_memory(options),
-        StoreUrl::Redb(path) => RedbStore::open(path, options),
-    });
-    let store = opened.await?.context("--store cannot be opened")?;
-    Ok(Arc::new(store))
 }
 
 struct Process {
