@@ -2,9 +2,9 @@
 //! [`Store`].
 //!
 //! A revision of the store is etcd's own, which counts the transactions of all its users: it grows
-//! strictly and is the same on every replica, but has gaps. Where keys are is in [`keys`], the order
-//! of transactions in [`lanes`], the connections in [`client`], watches in [`watch`], the giving up
-//! of history in [`compaction`], and what happens when etcd was restored in [`timeline`].
+//! strictly and is the same on every replica, but has gaps. Where keys are is in `keys`, the order
+//! of transactions in `lanes`, the connections in `client`, watches in `watch`, the giving up
+//! of history in `compaction`, and what happens when etcd was restored in `timeline`.
 
 mod client;
 mod compaction;
