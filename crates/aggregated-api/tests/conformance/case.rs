@@ -97,6 +97,9 @@ pub(crate) struct Step {
     /// Gives a stream up.
     #[serde(default)]
     pub(crate) close: Option<String>,
+    /// Runs kubectl.
+    #[serde(default)]
+    pub(crate) kubectl: Option<Kubectl>,
     /// Forgets history up to this revision.
     #[serde(default)]
     pub(crate) compact: Option<String>,
@@ -155,6 +158,19 @@ fn get() -> String {
 
 fn admin() -> String {
     "admin".to_owned()
+}
+
+/// A run of kubectl as an administrator of the cluster.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Kubectl {
+    pub(crate) args: Vec<String>,
+    /// Standard input.
+    #[serde(default)]
+    pub(crate) input: String,
+    /// What `kubectl edit` runs.
+    #[serde(default)]
+    pub(crate) editor: Option<String>,
 }
 
 /// Events to be read.
@@ -229,10 +245,15 @@ fn check(case: &Case) -> anyhow::Result<()> {
             step.ended.is_some(),
             step.close.is_some(),
             step.compact.is_some(),
+            step.kubectl.is_some(),
         ];
         if verbs.into_iter().filter(|set| *set).count() != 1 {
             bail!("a step does exactly one thing: {step:?}");
         }
+        ensure!(
+            step.kubectl.is_none() || !case.routes.contains(&Route::Direct),
+            "kubectl goes through kube-apiserver"
+        );
         ensure!(
             step.ignore.values().all(|reason| !reason.is_empty()),
             "what is left out of the comparison needs a reason"

@@ -1,7 +1,7 @@
 //! The deliberate faults, by what they spoil. Each has to be noticed by one of the cases it names.
 
-use http::StatusCode;
-use http::header::{ACCEPT, IF_NONE_MATCH};
+use http::header::{ACCEPT, ACCEPT_ENCODING, IF_NONE_MATCH, LOCATION};
+use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 use crate::faults::{
@@ -86,6 +86,38 @@ pub(crate) const FAULTS: &[Fault] = &[
         "Vary is lost",
         ["discovery-etag"],
         Kind::Head(|head| lose(head, "vary"))
+    ),
+    fault!(
+        "sniff",
+        "X-Content-Type-Options is lost",
+        ["forbidden"],
+        Kind::Head(|head| {
+            lose(head, "x-content-type-options");
+        })
+    ),
+    fault!(
+        "warning",
+        "warnings are lost",
+        ["warnings-pass"],
+        Kind::Head(|head| {
+            lose(head, "warning");
+        })
+    ),
+    fault!(
+        "plain",
+        "nothing is compressed",
+        ["gzip-long"],
+        Kind::Request(|parts| {
+            parts.headers.remove(ACCEPT_ENCODING);
+        })
+    ),
+    fault!(
+        "location",
+        "every answer has a Location",
+        ["no-redirects"],
+        Kind::Head(|head| {
+            head.headers.insert(LOCATION, HeaderValue::from_static("/"));
+        })
     ),
     // Bodies of errors.
     fault!(
@@ -347,10 +379,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         "everybody is an administrator",
         ["forbidden"],
         Kind::Request(|parts| {
-            parts.headers.insert(
-                "x-remote-group",
-                http::HeaderValue::from_static("system:masters"),
-            );
+            parts
+                .headers
+                .insert("x-remote-group", HeaderValue::from_static("system:masters"));
         })
     ),
     // Events.

@@ -127,6 +127,9 @@ impl Player<'_> {
                 self.fail(number, &[format!("the stream goes on: {line}")]);
             }
         }
+        if let Some(run) = &step.kubectl {
+            self.kubectl(number, step, run).await?;
+        }
         if let Some(name) = &step.close {
             self.streams.remove(name);
         }
@@ -253,6 +256,27 @@ impl Player<'_> {
         }
         self.fail(number, &missed);
         self.note(number, step, json!({ "events": seen }))
+    }
+
+    async fn kubectl(
+        &mut self,
+        number: usize,
+        step: &Step,
+        run: &case::Kubectl,
+    ) -> anyhow::Result<()> {
+        let filled = |text: &str| fill(text, &self.variables).map_err(|e| anyhow!(e));
+        let args = run
+            .args
+            .iter()
+            .map(|arg| filled(arg))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let input = filled(&run.input)?;
+        let editor = run.editor.as_deref();
+        let answer = self.subject.kubectl(&args, &input, editor).await?;
+        if let Some(pattern) = self.expectation(step)? {
+            self.fail(number, &mismatches(&pattern, Some(&answer), ""));
+        }
+        self.note(number, step, answer)
     }
 
     fn expectation(&self, step: &Step) -> anyhow::Result<Option<Value>> {

@@ -6,6 +6,7 @@
 //! differences hides faults too.
 
 use std::collections::HashMap;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use aggregated_api::store::{Op, Store};
@@ -22,6 +23,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use runtime_kit::tls::KeyPairFiles;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -188,6 +190,40 @@ impl Subject {
         )?);
         self.connections.lock().insert(key, Arc::clone(&made));
         Ok((made, headers))
+    }
+
+    /// Runs kubectl, and tells exit code and output.
+    pub(crate) async fn kubectl(
+        &self,
+        args: &[String],
+        input: &str,
+        editor: Option<&str>,
+    ) -> anyhow::Result<Value> {
+        let cache = self.cluster.dir().join("kubectl-cache");
+        let mut command = tokio::process::Command::new(self.cluster.kubectl_path()?);
+        command
+            .arg("--cache-dir")
+            .arg(&cache)
+            .args(args)
+            .env("KUBECONFIG", self.cluster.kubeconfig_path())
+            .env("HOME", self.cluster.dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        if let Some(editor) = editor {
+            command.env("KUBE_EDITOR", editor);
+        }
+        let mut running = command.spawn()?;
+        if let Some(mut stdin) = running.stdin.take() {
+            stdin.write_all(input.as_bytes()).await?;
+        }
+        let output = running.wait_with_output().await?;
+        Ok(json!({
+            "exit": output.status.code(),
+            "stdout": String::from_utf8_lossy(&output.stdout),
+            "stderr": String::from_utf8_lossy(&output.stderr),
+        }))
     }
 
     /// Forgets the history of the store up to `revision`.
