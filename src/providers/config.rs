@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -63,7 +64,7 @@ fn default_mock_zone() -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
-    #[error("{}: cannot read the providers file: {source}; create it, or name another with --providers-config", path.display())]
+    #[error("{}: cannot read the providers file: {source}; {}", path.display(), remedy(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -82,6 +83,19 @@ pub enum Error {
         /// What to do.
         remedy: String,
     },
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "of the many kinds, three have a remedy of their own"
+)]
+fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::InvalidData => "save it as UTF-8 text",
+        ErrorKind::IsADirectory => "name a file in it with --providers-config",
+        ErrorKind::PermissionDenied => "let the operator read it",
+        _ => "create it, or name another with --providers-config",
+    }
 }
 
 impl Config {
@@ -106,7 +120,21 @@ impl Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    providers: Spanned<Vec<Spanned<RawEntry>>>,
+    providers: Spanned<Option<Vec<Spanned<RawEntry>>>>,
+}
+
+/// What a file that was refused says of types. Why: a type that this build does not know comes with
+/// a block that it does not know either, and the type is the cause.
+#[derive(Deserialize)]
+struct TypesOnly {
+    providers: Vec<TypeOnly>,
+}
+
+#[derive(Deserialize)]
+struct TypeOnly {
+    name: String,
+    #[serde(rename = "type")]
+    type_: Spanned<String>,
 }
 
 /// An entry before its type block is matched with its type. Blocks are kept apart, so that a
@@ -136,16 +164,21 @@ fn problem<T>(at: &Spanned<T>, what: String, remedy: impl Into<String>) -> Probl
 }
 
 fn parse(text: &str) -> Result<Config, Problem> {
-    if text.trim().is_empty() {
-        let remedy = "add the key providers with at least one provider".into();
+    let is_blank = |line: &str| {
+        let line = line.trim();
+        line.is_empty() || line == "---" || line.starts_with('#')
+    };
+    if text.lines().all(is_blank) {
         return Err(Problem {
             line: 1,
             what: "the providers file is empty".into(),
-            remedy,
+            remedy: "add the key providers with at least one provider".into(),
         });
     }
-    let File { providers } = serde_saphyr::from_str(text).map_err(|error| unreadable(&error))?;
-    if providers.value.is_empty() {
+    let File { providers } = serde_saphyr::from_str(text)
+        .map_err(|error| find_unknown_type(text).unwrap_or_else(|| unreadable(&error)))?;
+    let list = providers.value.as_deref().unwrap_or_default();
+    if list.is_empty() {
         return Err(problem(
             &providers,
             "providers is an empty list".into(),
@@ -154,7 +187,7 @@ fn parse(text: &str) -> Result<Config, Problem> {
     }
     let mut lines = BTreeMap::new();
     let mut entries = Vec::new();
-    for entry in &providers.value {
+    for entry in list {
         let RawEntry { name, type_, mock } = &entry.value;
         check_name(name)?;
         if let Some(first) = lines.insert(name.value.clone(), name.referenced.line()) {
@@ -170,6 +203,7 @@ fn parse(text: &str) -> Result<Config, Problem> {
         let account = match (type_.value.as_str(), mock) {
             ("mock", Some(block)) => {
                 check_url(block)?;
+                check_zone(block)?;
                 Account::Mock(block.value.clone())
             },
             ("mock", None) => {
@@ -182,13 +216,7 @@ fn parse(text: &str) -> Result<Config, Problem> {
                     "add mock: {url: http://ADDRESS:PORT}",
                 ));
             },
-            (unknown, _) => {
-                return Err(problem(
-                    type_,
-                    format!("provider {:?} has the unknown type {unknown:?}", name.value),
-                    format!("use one of: {KNOWN_TYPES}"),
-                ));
-            },
+            (_, _) => return Err(unknown_type(&name.value, type_)),
         };
         entries.push(Entry {
             name: name.value.clone(),
@@ -232,18 +260,50 @@ fn check_url(block: &Spanned<MockAccount>) -> Result<(), Problem> {
     ))
 }
 
+fn check_zone(block: &Spanned<MockAccount>) -> Result<(), Problem> {
+    if !block.value.zone.trim().is_empty() {
+        return Ok(());
+    }
+    let remedy = "name the zone, or leave the key out";
+    Err(problem(block, "mock.zone is empty".into(), remedy))
+}
+
+fn unknown_type(name: &str, type_: &Spanned<String>) -> Problem {
+    problem(
+        type_,
+        format!("provider {name:?} has the unknown type {:?}", type_.value),
+        format!("use one of: {KNOWN_TYPES}"),
+    )
+}
+
+fn find_unknown_type(text: &str) -> Option<Problem> {
+    let TypesOnly { providers } = serde_saphyr::from_str(text).ok()?;
+    let unknown = |entry: &&TypeOnly| {
+        !KNOWN_TYPES
+            .split(", ")
+            .any(|known| known == entry.type_.value)
+    };
+    let TypeOnly { name, type_ } = providers.iter().find(unknown)?;
+    Some(unknown_type(name, type_))
+}
+
 fn unreadable(error: &serde_saphyr::Error) -> Problem {
     let line = error.location().map_or(1, |location| location.line());
     let text = error.without_snippet().to_string();
     let first = text.lines().next().unwrap_or_default();
     // Why: the parser repeats the place, which the message has already, in front or behind.
-    let first = first
-        .split(" at line ")
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_owned();
-    let remedy = if first.contains("unknown field") {
+    let first = first.split(" at line ").next().unwrap_or_default();
+    // Why: behind these the parser says how a program may ask for something else.
+    let first = first.split(", set DuplicateKeyPolicy").next();
+    let first = first.unwrap_or_default().trim().to_owned();
+    if first.starts_with("multiple YAML documents") {
+        return Problem {
+            line,
+            what: "a second YAML document begins here".into(),
+            remedy: "keep one document: put all providers into one list".into(),
+        };
+    }
+    let remedy = if first.contains("unknown field") || first.contains("duplicate mapping key") {
         "correct or remove the key"
     } else if first.contains("missing field") {
         "add the key"
@@ -307,6 +367,48 @@ mod tests {
                 2,
                 "regions",
                 "correct or remove the key",
+            ),
+            (
+                "no list",
+                "providers:\n",
+                1,
+                "empty list",
+                "add at least one provider",
+            ),
+            (
+                "comments only",
+                "# providers:\n---\n",
+                1,
+                "empty",
+                "add the key providers",
+            ),
+            (
+                "two documents",
+                "providers:\n- name: a\n  type: mock\n  mock: {url: 'http://h:1'}\n---\n{}\n",
+                6,
+                "second YAML document",
+                "one list",
+            ),
+            (
+                "key twice",
+                "providers:\n- name: a\n  name: b\n  type: mock\n",
+                3,
+                "duplicate mapping key: name",
+                "correct or remove the key",
+            ),
+            (
+                "unknown type with its block",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p}\n",
+                3,
+                "unknown type \"gcp\"",
+                "use one of: mock",
+            ),
+            (
+                "empty zone",
+                "providers:\n- name: a\n  type: mock\n  mock: {url: 'http://h:1', zone: ''}\n",
+                4,
+                "mock.zone is empty",
+                "leave the key out",
             ),
             ("missing list", "{}\n", 1, "providers", "add the key"),
             ("empty file", " ", 1, "empty", "add the key providers"),
@@ -406,6 +508,9 @@ mod tests {
             assert!(message.contains(problem), "{case}: {message}");
             assert!(message.contains(remedy), "{case}: {message}");
             assert!(!message.contains('\n'), "{case}: {message}");
+            for advice in ["Options", "from_str"] {
+                assert!(!message.contains(advice), "{case}: {message}");
+            }
         }
     }
 
@@ -418,5 +523,16 @@ mod tests {
             "{message}"
         );
         assert!(message.contains("--providers-config"), "{message}");
+    }
+
+    #[test]
+    fn a_folder_and_a_file_that_is_no_text_have_remedies_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = Config::read(dir.path()).unwrap_err().to_string();
+        assert!(message.contains("name a file in it"), "{message}");
+        let path = dir.path().join("providers.yaml");
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        let message = Config::read(&path).unwrap_err().to_string();
+        assert!(message.contains("UTF-8 text"), "{message}");
     }
 }

@@ -1,6 +1,12 @@
 //! `mock-cloud serve`: the mock cloud as a process of its own.
 
-use std::{io::Write, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    io::Write,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -44,8 +50,8 @@ enum Command {
         delete_delay: Option<Duration>,
         /// The address the first instance of a new state gets; the next ones follow
         /// [default: derived from the directory's name].
-        #[arg(long, value_name = "127.X.Y.Z")]
-        first_address: Option<std::net::Ipv4Addr>,
+        #[arg(long, value_name = "127.X.Y.Z", value_parser = loopback)]
+        first_address: Option<Ipv4Addr>,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -58,9 +64,33 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(signed).map_err(|_| "it must not be negative".to_owned())
 }
 
+fn loopback(text: &str) -> Result<Ipv4Addr, String> {
+    let address: Ipv4Addr = text
+        .parse()
+        .map_err(|error| format!("{error}; write it like 127.20.0.1"))?;
+    address.is_loopback().then_some(address).ok_or_else(|| {
+        "instances have loopback addresses only; write it like 127.20.0.1".to_owned()
+    })
+}
+
+/// Why not a Result: its debug form has a stack trace when RUST_BACKTRACE is set.
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     let Args { command } = Args::parse();
+    match Box::pin(run(command)).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let error = runtime_kit::chain(error.as_ref());
+            #[expect(clippy::print_stderr, reason = "what the user reads, logging or not")]
+            {
+                eprintln!("error: {error}");
+            }
+            ExitCode::FAILURE
+        },
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
     let Command::Serve {
         listen,
         state,
@@ -98,4 +128,22 @@ async fn main() -> anyhow::Result<()> {
     out.flush()?;
     mock_cloud::serve(listener, cloud, stop).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_is_one_of_loopback() {
+        let parse = |address: &str| {
+            let flags = ["mock-cloud", "serve", "--state", "s", "--first-address"];
+            Args::try_parse_from([&flags[..], &[address]].concat())
+        };
+        assert!(parse("127.20.0.1").is_ok());
+        for other in ["10.0.0.1", "::1", "here"] {
+            let message = parse(other).expect_err(other).to_string();
+            assert!(message.contains("127.20.0.1"), "{message}");
+        }
+    }
 }
