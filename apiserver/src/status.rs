@@ -267,6 +267,24 @@ pub fn set_over(lease: &mut ProxyLease, end: End, now: Timestamp) {
     lease.status = Some(status);
 }
 
+/// The lease shows a later end. `false`: it shows this one already, but for less than a second.
+pub fn set_later_end(lease: &mut ProxyLease, ends: Timestamp) -> bool {
+    let shown = lease
+        .status
+        .as_mut()
+        .and_then(|status| status.expires_at.as_mut());
+    let moved = shown
+        .filter(|shown| later(shown.0, Duration::from_secs(1)) < ends)
+        .map(|shown| *shown = seconds(ends));
+    moved.is_some()
+}
+
+/// Whether the lease says that its proxy is failing or goes away.
+pub fn is_warned(lease: &ProxyLease) -> bool {
+    let status = lease.status.as_ref();
+    status.is_some_and(|status| conditions::find(&status.conditions, DRAINING).is_some())
+}
+
 /// The lease shows what will happen to it because of its proxy.
 pub fn set_fate(lease: &mut ProxyLease, fate: &Fate, now: Timestamp) {
     let mut status = lease.status.take().unwrap_or_default();
@@ -301,6 +319,12 @@ fn state(status: &mut ProxyLeaseStatus, statement: Statement, now: Timestamp) {
     conditions::set(&mut status.conditions, statement, None, seconds(now).0);
 }
 
+/// When the lease was last renewed.
+pub fn renewed_at(lease: &ProxyLease) -> Option<Timestamp> {
+    let renewed = lease.status.as_ref()?.renewed_at.as_ref()?;
+    Some(renewed.0)
+}
+
 /// What a stored lease says to the allocator.
 pub fn stored(lease: &ProxyLease) -> Stored {
     let namespace = lease.metadata.namespace.as_deref().unwrap_or_default();
@@ -325,9 +349,7 @@ pub fn stored(lease: &ProxyLease) -> Stored {
             .or_else(|| target(&lease.spec))
             .map(Into::into),
         ttl: ttl(&lease.spec),
-        renewed_at: status
-            .and_then(|status| status.renewed_at.as_ref())
-            .map(|time| time.0),
+        renewed_at: renewed_at(lease),
         pod_uid: holder
             .and_then(|holder| holder.pod_uid.as_deref())
             .map(Into::into),

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use in_process::{Caller, Server, lease};
+use runtime_kit::Clock;
 use serde_json::{Value, json};
 
 const CRAWLER: Caller = Caller::named("system:serviceaccount:crawlers:crawler");
@@ -497,4 +498,37 @@ async fn a_pod_owns_its_lease_and_a_restarted_one_takes_it_over() {
         refused["details"]["causes"][0]["field"],
         "metadata.ownerReferences[0]"
     );
+}
+
+#[tokio::test]
+async fn after_a_restart_a_lease_shows_the_end_that_it_has() {
+    let server = Server::start().await;
+    server.proxy("a", 5);
+    let hour = json!({"ttlSeconds": 3600});
+    server.create(&CRAWLER, &lease("bare", &json!({}))).await;
+    server.create(&CRAWLER, &lease("renewed", &hour)).await;
+    server.create(&CRAWLER, &lease("drained", &hour)).await;
+    server.clock.advance(Duration::from_secs(10));
+    assert_eq!(server.renew(&CRAWLER, "renewed").await.0, 201);
+    let token = server.get("bare").await.unwrap()["status"]["lastToken"].clone();
+
+    let server = server.restarted(Duration::from_mins(10)).await;
+    let ends = async |name: &str, seconds: i64| {
+        let end = server.clock.now() + jiff::SignedDuration::from_secs(seconds);
+        server
+            .until("the lease to show its end", async || {
+                let lease = server.get(name).await?;
+                (lease["status"]["expiresAt"] == end.to_string()).then_some(lease)
+            })
+            .await
+    };
+    let bare = ends("bare", 300).await;
+    assert_eq!(bare["status"]["phase"], "Bound");
+    assert_eq!(bare["status"]["lastToken"], token);
+    ends("renewed", 3600).await;
+    ends("drained", 3600).await;
+    // A drain cuts it, and takes no more than that from it.
+    server.drain("a", 7);
+    ends("drained", 900).await;
+    ends("bare", 300).await;
 }

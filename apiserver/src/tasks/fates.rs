@@ -53,6 +53,8 @@ impl Desk {
             Fate::Drain { deadline } => Some(elapsed + until(*deadline, now)),
             Fate::Keep | Fate::Warn { .. } => None,
         };
+        // Why: what it shows may be from before a restart, or cut by a drain that was called off.
+        self.prolong(&mut lease);
         status::set_fate(&mut lease, &fate, now);
         match self.leases.replace(lease, Companion::default()).await? {
             Written::Committed(_) => {

@@ -10,6 +10,7 @@ mod doubts;
 mod endpoints;
 mod expiry;
 mod fates;
+mod prolonging;
 mod retention;
 mod start;
 
@@ -90,6 +91,9 @@ impl Desk {
         });
         self.spawn_one(spawner, "lease fates", |desk| async move {
             desk.tell_fates().await;
+        });
+        self.spawn_one(spawner, "prolonged leases", |desk| async move {
+            desk.show_prolonged().await;
         });
         self.spawn_one(spawner, "proxy endpoints", |desk| async move {
             desk.project().await;

@@ -117,7 +117,18 @@ pub fn lease(name: &str, spec: &Value) -> Value {
 impl Server {
     /// Everybody may do everything, except that only `manager` may `manage`.
     pub async fn start() -> Self {
-        let clock = SteppedClock::default();
+        let store = Arc::new(RedbStore::in_memory(Options::default()).unwrap());
+        Self::start_on(store, SteppedClock::default()).await
+    }
+
+    /// Another process on the same store, which starts this much later. The first must be left
+    /// alone from then on; its clock stands still.
+    pub async fn restarted(&self, later: Duration) -> Self {
+        let clock = SteppedClock::new(self.clock.now() + later);
+        Self::start_on(Arc::clone(&self.desk.store), clock).await
+    }
+
+    async fn start_on(store: Arc<dyn Store>, clock: SteppedClock) -> Self {
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let authorizer = ListAuthorizer::allow_all()
             .allow(Pattern::user("manager"))
@@ -128,7 +139,6 @@ impl Server {
             namespaces: Arc::new(StaticNamespaces::all()),
             cluster: Arc::new(NoCluster),
         };
-        let store: Arc<dyn Store> = Arc::new(RedbStore::in_memory(Options::default()).unwrap());
         let day = Duration::from_hours(24);
         let built = app::build(store, shared, trust, &Registry::new(), &Health::new(), day)
             .await
