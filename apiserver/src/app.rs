@@ -286,7 +286,11 @@ impl Process {
                 () = lost.cancelled() => Ok(()),
             }
         });
-        let compactor = Compactor::new(Arc::clone(&desk.store), args.store_history);
+        let compactor = Compactor::new(
+            Arc::clone(&desk.store),
+            args.store_history,
+            Arc::clone(&clock),
+        );
         let end = stop.clone();
         spawner.spawn("compaction", async move {
             tokio::select! {

@@ -11,6 +11,6 @@ pub mod inputs;
 pub mod known;
 pub mod metrics;
 pub mod rules;
-pub mod storage;
 pub mod status;
+pub mod storage;
 pub mod tasks;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
+use jiff::Timestamp;
 
 pub mod compactor;
 #[doc(hidden)]
@@ -101,6 +102,15 @@ pub struct Batch {
     pub events: Vec<Event>,
 }
 
+/// That a revision was the latest one at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When, by the clock on the wall, to the millisecond.
+    pub at: Timestamp,
+    /// The revision.
+    pub revision: Revision,
+}
+
 /// Why a store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -186,6 +196,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets history up to and including `revision`; the latest value of every key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
+
+    /// Remembers a mark across restarts, until its revision is compacted. It is no transaction and
+    /// takes no revision. A store that leaves this out forgets.
+    async fn mark(&self, _mark: Mark) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The marks that are remembered, in order of revision.
+    async fn marks(&self) -> Result<Vec<Mark>, Error> {
+        Ok(Vec::new())
+    }
 
     /// Bytes used on the medium, for metrics.
     fn size_bytes(&self) -> u64;

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use ::redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable};
+use ::redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, TableError};
+use jiff::Timestamp;
 
 use super::tables::{
-    CURRENT, Header, LOG, META, META_COMPACTED, META_REVISION, UNDO, decode_record, failure,
+    CURRENT, Header, LOG, MARKS, META, META_COMPACTED, META_REVISION, UNDO, decode_record, failure,
     log_keys,
 };
-use crate::store::{Batch, Error, Event, Listing, Record, Revision};
+use crate::store::{Batch, Error, Event, Listing, Mark, Record, Revision};
 
 /// The two numbers that say which history a snapshot holds.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,26 @@ fn read_extent(read: &ReadTransaction) -> Result<Extent, Error> {
 /// The extent of the latest committed state.
 pub(super) fn extent(database: &Database) -> Result<Extent, Error> {
     read_extent(&database.begin_read().map_err(failure)?)
+}
+
+/// See [`Store::marks`](crate::store::Store::marks).
+pub(super) fn marks(database: &Database) -> Result<Vec<Mark>, Error> {
+    let read = database.begin_read().map_err(failure)?;
+    let marks = match read.open_table(MARKS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        marks => marks.map_err(failure)?,
+    };
+    let mut found = Vec::new();
+    for entry in marks.iter().map_err(failure)? {
+        let (revision, at) = entry.map_err(failure)?;
+        let at = Timestamp::from_millisecond(at.value())
+            .map_err(|err| Error::Corrupt(format!("the time of a mark: {err}")))?;
+        found.push(Mark {
+            at,
+            revision: revision.value(),
+        });
+    }
+    Ok(found)
 }
 
 /// The latest record of a key.

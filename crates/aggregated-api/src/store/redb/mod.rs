@@ -34,7 +34,7 @@ pub use self::opening::Opening;
 use self::tables::{closed, unavailable};
 use self::watch::Window;
 use self::writer::{Command, Submission};
-use super::{Batch, Compare, Error, Listing, Op, Outcome, Record, Revision, Store, limits};
+use super::{Batch, Compare, Error, Listing, Mark, Op, Outcome, Record, Revision, Store, limits};
 
 /// Sizes of a [`RedbStore`].
 #[derive(Clone, Copy, Debug)]
@@ -312,6 +312,19 @@ impl Store for RedbStore {
         answered
             .await
             .unwrap_or_else(|_| Err(self.shared.closed_error()))
+    }
+
+    async fn mark(&self, mark: Mark) -> Result<(), Error> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Mark(mark, answer))?;
+        answered
+            .await
+            .unwrap_or_else(|_| Err(self.shared.closed_error()))
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>, Error> {
+        let shared = Arc::clone(&self.shared);
+        watch::blocking(move || shared.read(history::marks)).await
     }
 
     fn size_bytes(&self) -> u64 {

@@ -23,6 +23,8 @@ pub(super) const UNDO: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition
 pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 /// The numbers below.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// When a revision was the latest, in milliseconds of Unix time. Files of earlier versions lack it.
+pub(super) const MARKS: TableDefinition<'_, u64, i64> = TableDefinition::new("marks");
 
 /// In `meta`: version of this layout.
 pub(super) const META_FORMAT: &str = "format";

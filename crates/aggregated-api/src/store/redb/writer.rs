@@ -17,7 +17,7 @@ use super::Shared;
 use super::opening::open_database;
 use super::tables::{CURRENT, LOG, META, META_REVISION, UNDO, failure};
 use super::watch::Commit;
-use crate::store::{Compare, Error, Op, Outcome, Revision};
+use crate::store::{Compare, Error, Mark, Op, Outcome, Revision};
 
 /// Transactions in one commit at most, so that a long queue does not make its first callers wait
 /// for all of it.
@@ -28,6 +28,8 @@ pub(super) enum Command {
     Txn(Submission),
     /// Forget history up to and including a revision.
     Compact(Revision, oneshot::Sender<Result<(), Error>>),
+    /// Remember when a revision was the latest.
+    Mark(Mark, oneshot::Sender<Result<(), Error>>),
 }
 
 /// A transaction and who waits for it.
@@ -137,6 +139,7 @@ impl Writer {
                         self.process(&mut batch);
                         self.start_compaction(upto, answer);
                     },
+                    Command::Mark(mark, answer) => self.mark(mark, answer),
                 }
             }
             self.process(&mut batch);

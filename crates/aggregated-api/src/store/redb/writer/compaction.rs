@@ -6,8 +6,8 @@ use ::redb::ReadableTable;
 use tokio::sync::oneshot;
 
 use super::{Writer, send};
-use crate::store::redb::tables::{LOG, META, META_COMPACTED, UNDO, failure, log_keys};
-use crate::store::{Error, Revision};
+use crate::store::redb::tables::{LOG, MARKS, META, META_COMPACTED, UNDO, failure, log_keys};
+use crate::store::{Error, Mark, Revision};
 
 /// Revisions whose history is removed in one piece.
 const COMPACTION_PIECE: usize = 1024;
@@ -59,6 +59,42 @@ impl Writer {
         });
         compaction.upto = compaction.upto.max(upto);
         compaction.waiting.push(answer);
+    }
+
+    /// See [`Store::mark`](crate::store::Store::mark).
+    pub(super) fn mark(&self, mark: Mark, answer: oneshot::Sender<Result<(), Error>>) {
+        let result = if self.shared.is_closed() {
+            Err(self.shared.closed_error())
+        } else if self.shared.space.is_full() {
+            // The reserve is for deletes.
+            Err(Error::NoSpace)
+        } else {
+            match self.write_mark(mark) {
+                Err(Error::NoSpace) => self.reopen_full().and(Err(Error::NoSpace)),
+                other => other,
+            }
+        };
+        if let Err(err) = &result
+            && !matches!(err, Error::NoSpace)
+            && !self.shared.is_closed()
+        {
+            self.fail(err);
+        }
+        send(answer, result);
+    }
+
+    fn write_mark(&self, mark: Mark) -> Result<(), Error> {
+        let database = self.shared.database.read();
+        let database = database
+            .as_ref()
+            .ok_or_else(|| self.shared.closed_error())?;
+        let write = database.begin_write().map_err(failure)?;
+        write
+            .open_table(MARKS)
+            .map_err(failure)?
+            .insert(mark.revision, mark.at.as_millisecond())
+            .map_err(failure)?;
+        write.commit().map_err(failure)
     }
 
     /// Removes the next piece of history; answers when it was the last one.
@@ -134,6 +170,8 @@ impl Writer {
                 .map_or(0, |value| value.value());
             if known < upto {
                 meta.insert(META_COMPACTED, upto).map_err(failure)?;
+                let mut marks = write.open_table(MARKS).map_err(failure)?;
+                marks.retain_in(..=upto, |_, _| false).map_err(failure)?;
             }
             known
         };
