@@ -5,14 +5,20 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 
+use crate::complete::complete;
 use crate::create::CreateLease;
 use crate::failure::Failure;
 use crate::hold::Hold;
 use crate::terminal;
 
+const NOTES: &str = "\
+Completion by kubectl itself needs kubectl_complete-px and kubectl_complete-create-lease on the
+PATH. `kubectl plugin list` warns that kubectl-create-lease overshadows `kubectl create`: a plugin
+below a built-in command is meant to, and `kubectl create` of anything else is unchanged.";
+
 /// Leases on crawling proxies.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-px", bin_name = "kubectl px", version)]
+#[command(name = "kubectl-px", bin_name = "kubectl px", version, after_help = NOTES)]
 struct Px {
     #[command(subcommand)]
     command: PxCommand,
@@ -58,6 +64,25 @@ pub fn run_px() -> ExitCode {
     })
 }
 
+/// What kubectl runs to complete `kubectl px`.
+pub fn run_px_completion() -> ExitCode {
+    answer_completion(&mut Px::command())
+}
+
+/// What kubectl runs to complete `kubectl create lease`.
+pub fn run_create_lease_completion() -> ExitCode {
+    answer_completion(&mut CreateLease::command())
+}
+
+fn answer_completion(command: &mut clap::Command) -> ExitCode {
+    command.build();
+    let words: Vec<_> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    print(&complete(command, &words))
+}
+
 /// Usage errors end with status 1, as kubectl's do; clap would end with 2.
 fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::try_parse().map_err(|error| {
@@ -78,7 +103,11 @@ fn print_completion(shell: Shell) -> ExitCode {
         command = command.bin_name(name);
         clap_complete::generate(shell, &mut command, name, &mut script);
     }
-    match terminal::print(&String::from_utf8_lossy(&script)) {
+    print(&String::from_utf8_lossy(&script))
+}
+
+fn print(text: &str) -> ExitCode {
+    match terminal::print(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&Failure::Output(error).to_string());
@@ -120,5 +149,40 @@ mod tests {
         let parse = |args: &[&str]| Px::try_parse_from([&["x", "lease", "hold"], args].concat());
         assert!(parse(&["--pool", "eu"]).is_err());
         assert!(parse(&["shop-0", "--pool", "eu", "--", "curl", "--pool", "x"]).is_ok());
+    }
+
+    #[test]
+    fn words_are_completed_to_commands_flags_and_values() {
+        let px = |words: &[&str]| {
+            let mut command = Px::command();
+            command.build();
+            let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+            complete(&command, &words)
+        };
+        let create = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+            complete(&CreateLease::command(), &words)
+        };
+        assert_eq!(px(&["le"]), "lease\tUse leases\n:4\n");
+        let commands = px(&["lease", "h"]);
+        assert!(commands.starts_with("hold\tRun a command with a leased proxy\n"));
+        assert!(px(&["lease", "hold", "--po"]).contains("--pool\tThe pool to lease from"));
+        assert!(px(&["completion", ""]).contains("bash\n"));
+        assert_eq!(px(&["lease", "hold", "--pool", "eu", "--", ""]), ":0\n");
+        assert_eq!(create(&["--scheme", "so"]), "socks5\n:4\n");
+        assert_eq!(create(&["--scheme=so"]), "--scheme=socks5\n:4\n");
+        assert_eq!(create(&["--kubeconfig", ""]), ":0\n");
+        assert_eq!(create(&["--pool", ""]), ":4\n");
+    }
+
+    #[test]
+    fn a_negative_duration_is_refused_with_the_range() {
+        for (flag, range) in [("--ttl", "10 to 86400"), ("--wait", "0 to 3600")] {
+            for value in ["-5", "-5m"] {
+                let parsed = CreateLease::try_parse_from(["x", "--pool", "eu", flag, value]);
+                let message = parsed.expect_err(flag).to_string();
+                assert!(message.contains(range), "{message}");
+            }
+        }
     }
 }

@@ -6,14 +6,14 @@ use jiff::SignedDuration;
 pub(crate) fn parse_seconds(text: &str, min: u32, max: u32) -> Result<u32, String> {
     let wrong =
         || format!("{text:?} is not a duration in whole seconds, like 300, 90s, 5m or 1h30m");
-    let seconds = if let Ok(seconds) = text.parse::<u64>() {
+    let seconds = if let Ok(seconds) = text.parse::<i64>() {
         seconds
     } else {
         let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
         if duration.subsec_nanos() != 0 {
             return Err(wrong());
         }
-        u64::try_from(duration.as_secs()).map_err(|_| wrong())?
+        duration.as_secs()
     };
     u32::try_from(seconds)
         .ok()
@@ -56,6 +56,10 @@ mod tests {
         assert_eq!(
             parse_ttl("9").expect_err("short"),
             "9 is out of range: 10 to 86400 seconds"
+        );
+        assert_eq!(
+            parse_wait("-1").expect_err("negative"),
+            "-1 is out of range: 0 to 3600 seconds"
         );
         assert!(parse_ttl("25h").is_err());
         assert!(parse_wait("2h").is_err());

@@ -15,6 +15,11 @@ pub(crate) enum Failure {
     /// The API server refused, or cannot be reached.
     #[error("{}", describe_request(.0))]
     Request(#[source] kube::Error),
+    /// Nothing listens where the API server should be.
+    #[error(
+        "The connection to the server {0} was refused - did you specify the right host or port?"
+    )]
+    Refused(String),
     /// `--request-timeout` is over.
     #[error("error: the server did not answer within {0}s (--request-timeout)")]
     TimedOut(u64),
@@ -48,13 +53,35 @@ pub(crate) enum Failure {
     },
 }
 
+impl Failure {
+    /// Adds what only the caller of a request knows: the server as `host:port`, and the verb and
+    /// resource that kubectl names when the aggregator has nobody to ask.
+    pub(crate) fn in_request(self, server: &str, verb: &str, resource: &str) -> Self {
+        let Self::Request(error) = self else {
+            return self;
+        };
+        if was_refused(&error) {
+            return Self::Refused(server.to_owned());
+        }
+        let kube::Error::Api(mut status) = error else {
+            return Self::Request(error);
+        };
+        if status.code == 503 && status.reason == NO_STATUS {
+            let more = match status.message.trim() {
+                "" | "service unavailable" => String::new(),
+                said => format!(": {said}"),
+            };
+            status.message = format!(
+                "the server is currently unable to handle the request ({verb} {resource}){more}"
+            );
+        }
+        Self::Request(kube::Error::Api(status))
+    }
+}
+
 fn describe_request(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return describe_status(status);
-    }
-    if was_refused(error) {
-        return "The connection to the server was refused - did you specify the right host or port?"
-            .to_owned();
     }
     format!("Unable to connect to the server: {}", chain(error))
 }
@@ -176,6 +203,40 @@ mod tests {
     fn plain_text_of_the_aggregator_is_shown_as_unavailable() {
         let text = shown(json!({"code": 503, "reason": NO_STATUS, "message": "no endpoints"}));
         assert_eq!(text, "Error from server (ServiceUnavailable): no endpoints");
+    }
+
+    #[test]
+    fn an_api_without_a_server_is_told_with_verb_and_resource_as_kubectl_does() {
+        for (body, more) in [
+            ("service unavailable\n", ""),
+            ("no endpoints", ": no endpoints"),
+        ] {
+            let status = json!({"code": 503, "reason": NO_STATUS, "message": body});
+            let status: Status = serde_json::from_value(status).expect("a status");
+            let failure = Failure::Request(kube::Error::Api(status.boxed()));
+            assert_eq!(
+                failure
+                    .in_request("h:1", "post", "proxyleases.example.com")
+                    .to_string(),
+                format!(
+                    "Error from server (ServiceUnavailable): the server is currently unable to \
+                     handle the request (post proxyleases.example.com){more}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn a_refused_connection_names_the_server() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let failure = Failure::Request(kube::Error::Service(refused.into()));
+        assert_eq!(
+            failure
+                .in_request("127.0.0.1:6443", "post", "r")
+                .to_string(),
+            "The connection to the server 127.0.0.1:6443 was refused - \
+             did you specify the right host or port?"
+        );
     }
 
     #[test]

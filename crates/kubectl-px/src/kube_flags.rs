@@ -74,7 +74,7 @@ pub(crate) struct KubeFlags {
     tls_server_name: Option<String>,
 
     /// Time to wait for a single answer of the server, like 30s or 1m; 0 waits without end.
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_timeout)]
+    #[arg(long, value_name = "DURATION", default_value = "0", allow_hyphen_values = true, value_parser = parse_timeout)]
     request_timeout: u32,
 }
 
@@ -115,6 +115,8 @@ pub(crate) struct Session {
     pub(crate) namespace: String,
     /// Host of the API server.
     pub(crate) server_host: Option<String>,
+    /// Host and port of the API server, for messages.
+    pub(crate) server: String,
     /// Limit for a single request.
     pub(crate) request_timeout: Option<Duration>,
 }
@@ -131,6 +133,7 @@ impl KubeFlags {
                     .trim_end_matches(']')
                     .to_owned()
             }),
+            server: host_and_port(&config.cluster_url),
             request_timeout: (self.request_timeout > 0)
                 .then(|| Duration::from_secs(self.request_timeout.into())),
             client: Client::try_from(config).map_err(Error::BuildClient)?,
@@ -224,6 +227,16 @@ impl KubeFlags {
     }
 }
 
+fn host_and_port(url: &http::Uri) -> String {
+    let host = url.host().unwrap_or_default();
+    let usual = if url.scheme_str() == Some("http") {
+        80
+    } else {
+        443
+    };
+    format!("{host}:{}", url.port_u16().unwrap_or(usual))
+}
+
 fn parse_server(value: &str) -> Result<http::Uri, Error> {
     let url = if value.contains("://") {
         value.to_owned()
@@ -291,6 +304,17 @@ mod tests {
             server.cluster_url.to_string(),
             "https://three.example.com:6443/"
         );
+    }
+
+    #[test]
+    fn the_server_is_named_with_its_port() {
+        for (url, named) in [
+            ("https://127.0.0.1:6443/", "127.0.0.1:6443"),
+            ("https://[::1]/api", "[::1]:443"),
+            ("http://one.example.com", "one.example.com:80"),
+        ] {
+            assert_eq!(host_and_port(&url.parse().expect("a URL")), named);
+        }
     }
 
     #[tokio::test]

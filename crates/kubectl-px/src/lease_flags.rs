@@ -32,11 +32,11 @@ pub(crate) struct LeaseFlags {
     target: Option<String>,
 
     /// How long the lease lasts unless renewed, like 300, 90s or 5m; default: the server's.
-    #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = parse_ttl)]
     ttl: Option<u32>,
 
     /// How long to wait for a free proxy, like 30s; default: not at all.
-    #[arg(long, value_name = "DURATION", value_parser = parse_wait, default_value = "0", hide_default_value = true)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = parse_wait, default_value = "0", hide_default_value = true)]
     pub(crate) wait: u32,
 
     /// Schemes of proxies the client can speak, comma-separated; default: http,https.

@@ -107,6 +107,7 @@ impl Lease {
 pub(crate) struct Leases {
     api: Api<DynamicObject>,
     request_timeout: Option<Duration>,
+    server: String,
     clock: Arc<dyn Clock>,
 }
 
@@ -118,6 +119,7 @@ impl Leases {
         Self {
             api: Api::namespaced_with(client, &session.namespace, &resource),
             request_timeout: session.request_timeout,
+            server: session.server.clone(),
             clock,
         }
     }
@@ -132,6 +134,7 @@ impl Leases {
             .map_err(|error| Failure::Usage(format!("the lease cannot be built: {error}")))?;
         self.repeated(async || self.api.create(params, &object).await)
             .await
+            .map_err(|failure| self.explained(failure, "post"))
             .and_then(Lease::new)
     }
 
@@ -175,9 +178,14 @@ impl Leases {
             lease = match self.bounded(self.api.get(&name)).await {
                 Ok(object) => Lease::new(object)?,
                 Err(failure) if is_lost_answer(&failure) => lease,
-                Err(failure) => return Err(failure),
+                Err(failure) => return Err(self.explained(failure, "get")),
             };
         }
+    }
+
+    fn explained(&self, failure: Failure, verb: &str) -> Failure {
+        let resource = format!("{}.{LEASE_GROUP}", ProxyLease::plural(&()));
+        failure.in_request(&self.server, verb, &resource)
     }
 
     /// Returns when the lease may have changed; at once is allowed, too late is not.
@@ -215,7 +223,10 @@ impl Leases {
         let call = self
             .api
             .create_subresource("renew", name, &params, &renewal);
-        let answer: LeaseRenewal = self.bounded(call).await?;
+        let answer: LeaseRenewal = self
+            .bounded(call)
+            .await
+            .map_err(|failure| self.explained(failure, "post"))?;
         answer.status.ok_or_else(|| Failure::Unusable {
             name: name.to_owned(),
             lacks: "no status in the renewal".to_owned(),
@@ -242,7 +253,7 @@ impl Leases {
             {
                 Ok(())
             },
-            Err(failure) => Err(failure),
+            Err(failure) => Err(self.explained(failure, "delete")),
         }
     }
 
@@ -288,6 +299,7 @@ pub(crate) fn is_lost_answer(failure: &Failure) -> bool {
         },
         Failure::TimedOut(_) => true,
         Failure::Request(_)
+        | Failure::Refused(_)
         | Failure::Usage(_)
         | Failure::Configure(_)
         | Failure::NotBound { .. }

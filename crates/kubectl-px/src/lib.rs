@@ -5,6 +5,7 @@
 //! about leases; they print and fail the way kubectl does, so that scripts can treat them alike.
 
 pub mod cli;
+mod complete;
 mod create;
 mod duration;
 mod environment;

@@ -199,7 +199,7 @@ async fn an_unreachable_server_and_wrong_flags_end_with_status_1() {
     assert!(
         refused
             .stderr
-            .starts_with("The connection to the server was refused"),
+            .starts_with("The connection to the server 127.0.0.1:1 was refused"),
         "{refused:?}"
     );
     let wrong = fixture.create(&["--pool", "eu", "--ttl", "1s"]).await;
