@@ -357,12 +357,12 @@ impl StoreCache {
         Ok(())
     }
 
-    /// Waits until every write acknowledged before this call is in the caches.
+    /// Waits until every write acknowledged before this call, by any replica, is in the caches.
     ///
     /// # Errors
-    /// 503 when the caches do not catch up in time.
+    /// 503 when the store cannot be asked, 504 when the caches do not catch up in time.
     pub async fn consistent(&self) -> Result<(), ApiError> {
-        self.reached(self.store.revision()).await
+        self.reached(self.store.current_revision().await?).await
     }
 
     /// Waits until the caches are at `revision` or later.
