@@ -256,6 +256,10 @@ async fn each_rule_accepts_and_refuses_and_says_why() {
             "spec.healthCheck.probes[0]",
         ),
         (
+            managed(json!({"healthCheck": {"probeUrl": "ftp://x"}})),
+            "probeUrl must be an http:// or https:// URL",
+        ),
+        (
             managed(json!({"healthCheck": {"expectedStatusCodes": []}})),
             "expectedStatusCodes",
         ),

@@ -12,9 +12,10 @@ use crate::hold::Hold;
 use crate::terminal;
 
 const NOTES: &str = "\
-Completion by kubectl itself needs kubectl_complete-px and kubectl_complete-create-lease on the
-PATH. `kubectl plugin list` warns that kubectl-create-lease overshadows `kubectl create`: a plugin
-below a built-in command is meant to, and `kubectl create` of anything else is unchanged.";
+With kubectl_complete-px on the PATH, kubectl's own completion knows this plugin. It asks no plugin
+below a built-in command, so `kubectl create lease` is completed under its file name only: see
+`kubectl px completion`. For the same reason `kubectl plugin list` warns that kubectl-create-lease
+overshadows `kubectl create`; it works, and `kubectl create` of anything else is unchanged.";
 
 /// Leases on crawling proxies.
 #[derive(Debug, Parser)]
@@ -66,21 +67,13 @@ pub fn run_px() -> ExitCode {
 
 /// What kubectl runs to complete `kubectl px`.
 pub fn run_px_completion() -> ExitCode {
-    answer_completion(&mut Px::command())
-}
-
-/// What kubectl runs to complete `kubectl create lease`.
-pub fn run_create_lease_completion() -> ExitCode {
-    answer_completion(&mut CreateLease::command())
-}
-
-fn answer_completion(command: &mut clap::Command) -> ExitCode {
+    let mut command = Px::command();
     command.build();
     let words: Vec<_> = std::env::args_os()
         .skip(1)
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    print(&complete(command, &words))
+    print(&complete(&command, &words))
 }
 
 /// Usage errors end with status 1, as kubectl's do; clap would end with 2.

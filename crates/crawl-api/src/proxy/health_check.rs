@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 pub struct HealthCheck {
     /// URLs to fetch through the proxy, taken in turn. When set, they are used instead of probeUrl.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8), inner(length(max = 2048)))]
-    #[x_kube(
-        validation = Rule::new("self.all(url, url.matches('^https?://[^/?#@]+([/?#]|$)'))")
-            .message("probes must be http:// or https:// URLs with a host, without user name")
+    // Why a pattern here: it names the index of the URL that is wrong, which a rule cannot.
+    #[schemars(
+        length(max = 8),
+        inner(length(max = 2048), regex(pattern = "^https?://[^/?#@]+([/?#]|$)"))
     )]
     pub probes: Vec<String>,
     /// The short form of probes: one URL.

@@ -208,9 +208,9 @@ fn rules_refuse_what_is_not_allowed_and_name_the_remedy() {
         (
             with(
                 managed(),
-                &json!({"healthCheck": {"probes": ["https://a.example.com/", "https://u@b/"]}}),
+                &json!({"healthCheck": {"probeUrl": "https://user@host/"}}),
             ),
-            "probes must be http:// or https:// URLs",
+            "without user name",
         ),
     ] {
         let errors = proxy(spec.clone())
