@@ -13,7 +13,7 @@ use crate::status;
 // === impl Desk ===
 
 impl Desk {
-    /// Goes through all leases once, those that end first before the others.
+    /// Goes through all leases once, those that end first before the others; then rests for ever.
     pub(super) async fn show_prolonged(self) {
         let mut leases = self.leases.list();
         leases.retain(|lease| status::phase(lease) == LeasePhase::Bound);
@@ -31,6 +31,8 @@ impl Desk {
             }
         })
         .await;
+        // Why: a task that ends stops the process.
+        std::future::pending().await
     }
 
     /// `Some`: it changed in between, to this.
