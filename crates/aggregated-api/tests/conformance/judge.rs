@@ -17,8 +17,8 @@ pub(crate) enum Verdict {
     Passed,
     /// As the row demands but for a deviation with a reason.
     Deviates(String),
-    /// It fails, as it says it does.
-    KnownFailure(String),
+    /// It fails, as it says it does; where, one line each.
+    KnownFailure(String, Vec<String>),
     /// Otherwise.
     Failed(Vec<String>),
 }
@@ -63,7 +63,7 @@ pub(crate) fn judge(case: &Case, played: &Played) -> Verdict {
         (Some(_), _, true) => Verdict::Failed(vec![
             "it passes: take the mark knownFailure away".to_owned(),
         ]),
-        (Some(what), _, false) => Verdict::KnownFailure(what.clone()),
+        (Some(what), _, false) => Verdict::KnownFailure(what.clone(), problems),
         (None, _, false) => Verdict::Failed(problems),
         (None, Some(reason), true) => Verdict::Deviates(reason.clone()),
         (None, None, true) => Verdict::Passed,

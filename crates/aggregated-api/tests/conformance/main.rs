@@ -84,7 +84,7 @@ async fn run(filters: &[String]) -> anyhow::Result<bool> {
             .buffer_unordered(at_once);
         while let Some((case, played)) = playing.next().await {
             let verdict = judge(&case, &played);
-            tell(&case, &verdict);
+            tell(&case, &verdict, !all);
             if let Some((_, Some(oracle))) = played.get(&Route::Direct) {
                 transcripts.insert(case.id.clone(), oracle.clone());
             }
@@ -124,11 +124,19 @@ async fn play_everywhere(case: &Case, ours: &Subject, oracle: &Subject) -> Playe
     played
 }
 
-fn tell(case: &Case, verdict: &Verdict) {
+/// Prints what became of a case; how a known failure fails is for who asks for that case.
+fn tell(case: &Case, verdict: &Verdict, in_full: bool) {
     match verdict {
         Verdict::Passed => {},
         Verdict::Deviates(reason) => println!("deviates: {}: {reason}", case.id),
-        Verdict::KnownFailure(what) => println!("known failure: {}: {what}", case.id),
+        Verdict::KnownFailure(what, lines) => {
+            println!("known failure: {}: {what}", case.id);
+            if in_full {
+                for line in lines {
+                    println!("    {line}");
+                }
+            }
+        },
         Verdict::Failed(lines) => {
             println!("FAILED: {} (rows {:?}): {}", case.id, case.rows, case.title);
             for line in lines {
@@ -236,7 +244,7 @@ fn summary(results: &Results, problems: usize) -> bool {
             .count()
     };
     let deviating = count(|verdict| matches!(verdict, Verdict::Deviates(_)));
-    let known = count(|verdict| matches!(verdict, Verdict::KnownFailure(_)));
+    let known = count(|verdict| matches!(verdict, Verdict::KnownFailure(..)));
     let failed = count(|verdict| matches!(verdict, Verdict::Failed(_))) + problems;
     let passed = count(|verdict| *verdict == Verdict::Passed) + deviating;
     println!("{deviating} of those that passed deviate with a reason; {known} fail as is known");

@@ -36,7 +36,7 @@ fn status(results: &Results, row: &Row) -> String {
         let part = match verdict {
             Verdict::Passed => continue,
             Verdict::Deviates(reason) => format!("deviation: {reason}"),
-            Verdict::KnownFailure(what) => format!("fails: {what}"),
+            Verdict::KnownFailure(what, _) => format!("fails: {what}"),
             Verdict::Failed(_) => "FAILS".to_owned(),
         };
         if !parts.contains(&part) {
@@ -76,7 +76,7 @@ pub(crate) fn sections(sections: &[Section], results: &Results) -> String {
             count(|verdict| *verdict == Verdict::Passed),
             count(|verdict| matches!(verdict, Verdict::Failed(_))),
             count(|verdict| matches!(verdict, Verdict::Deviates(_))),
-            count(|verdict| matches!(verdict, Verdict::KnownFailure(_))),
+            count(|verdict| matches!(verdict, Verdict::KnownFailure(..))),
         );
         if !bare.is_empty() {
             let _infallible = writeln!(out, "   without a case: {}", bare.join(", "));
