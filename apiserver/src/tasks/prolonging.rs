@@ -32,7 +32,7 @@ impl Desk {
         })
         .await;
         // Why: a task that ends stops the process.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// `Some`: it changed in between, to this.
