@@ -245,26 +245,16 @@ impl Shared {
     }
 
     /// Adds a probe's result, unless its target is gone or has changed meanwhile.
-    fn record(
-        &self,
-        uid: &str,
-        revision: u64,
-        result: Result<(Url, Learnt), Failure>,
-        took: Duration,
-    ) {
+    fn record(&self, uid: &str, revision: u64, result: Result<Learnt, Failure>, took: Duration) {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(uid).filter(|e| e.revision == revision) else {
             return;
         };
         let of = labels(&entry.target);
-        // Why the URL: with an echo target it is not the one in the spec.
-        let result = result.map(|(url, Learnt { exit_ip, remark })| Success {
+        let result = result.map(|Learnt { exit_ip, remark }| Success {
             latency: took,
             exit_ip,
-            remark: match remark.as_str() {
-                "" => format!("{url} answers through the proxy"),
-                remark => format!("{url} answers through the proxy; {remark}"),
-            },
+            remark,
         });
         match &result {
             Ok(_) => self.metrics.ended(of, REASON_PROBE_SUCCEEDED, Some(took)),

@@ -59,10 +59,7 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
                 };
                 shared.metrics.started(started.saturating_sub(due));
                 let result = match url {
-                    Ok(url) => {
-                        let learnt = shared.prober.probe(&target, &url).await;
-                        learnt.map(|learnt| (url, learnt))
-                    },
+                    Ok(url) => shared.prober.probe(&target, &url).await,
                     Err(failure) => Err(failure),
                 };
                 let took = clock.elapsed().saturating_sub(started);

@@ -13,10 +13,8 @@ use crate::echo::answer::Answer as EchoAnswer;
 use crate::health::config::Echo;
 use crate::health::failure::Failure;
 
-/// Said of a healthy proxy.
-const WENT_THROUGH: &str = "a probe went through";
 /// Said of a healthy proxy whose exit nobody can tell.
-const EXIT_UNKNOWN: &str = "a probe went through; the exit IP is unknown, since this target does not tell it: \
+const EXIT_UNKNOWN: &str = "the exit IP is unknown, since this target does not tell it: \
      the operator's --echo-url does";
 
 /// Judges an answer.
@@ -48,7 +46,7 @@ pub(super) fn judge(
             judge_exit(check.expect.as_ref(), exit)?;
             Ok(Learnt {
                 exit_ip: Some(exit),
-                remark: format!("{WENT_THROUGH}, and came out at {exit}"),
+                remark: format!("{}, and came out at {exit}", went_through(url)),
             })
         },
         (Question::Plain | Question::Echo { .. }, _) => {
@@ -56,13 +54,18 @@ pub(super) fn judge(
             Ok(Learnt {
                 exit_ip: None,
                 remark: if echo.is_some() {
-                    WENT_THROUGH.into()
+                    went_through(url)
                 } else {
-                    EXIT_UNKNOWN.into()
+                    format!("{}; {EXIT_UNKNOWN}", went_through(url))
                 },
             })
         },
     }
+}
+
+/// Said of a healthy proxy. Why the URL: with an echo target it is not the one in the spec.
+fn went_through(url: &Url) -> String {
+    format!("a probe of {url} went through")
 }
 
 fn judge_echo(nonce: &str, echo: &Echo, answer: &Answer) -> Result<IpAddr, Failure> {

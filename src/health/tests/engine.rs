@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crawl_api::proxy::HealthCheck;
 use mock_cloud::faults::Behaviour;
 
 use super::{World, credentials, endpoint, evil, target, until};
@@ -37,6 +38,12 @@ async fn proxies_that_hang_delay_no_other() {
         world.told().await,
         "good",
         "no probe of the others has ended"
+    );
+    let message = world.engine.verdict("good").unwrap().message;
+    let spec = HealthCheck::default().probe_url;
+    assert!(
+        message.starts_with("a probe of https://127.0.0.1:") && !message.contains(&spec),
+        "it names the echo target: {message}"
     );
 }
 
