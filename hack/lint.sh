@@ -39,7 +39,7 @@ generated_files_are_current() {
 
 "$step" "Format" cargo fmt --all --check
 "$step" "Clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
-"$step" "Docs" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet
+"$step" "Docs" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet
 "$step" "Dependency directions and banned crates" ./hack/check-dependencies.sh
 echo "==> Each crate from its own folder"
 check_from_own_folder

@@ -13,7 +13,7 @@ use super::{LeaseRules, unsettled};
 use crate::allocator::leases::LeaseKey;
 use crate::allocator::{Allocator, Release};
 use crate::ended::Ended;
-use crate::status;
+use crate::status::{self, End};
 
 const IMMUTABLE: &str = "field is immutable";
 
@@ -84,33 +84,17 @@ impl Delete<ProxyLease> for LeaseRules {
             return Ok(Companion::default());
         }
         let key = status::key(old);
-        let kept = old
-            .metadata
-            .finalizers
-            .as_ref()
-            .is_some_and(|finalizers| !finalizers.is_empty());
         match status::phase(old) {
             LeasePhase::Bound => {
-                let released = self.allocator.release(&key.uid).await.map_err(unsettled)?;
-                let mut companion = match released {
-                    Release::Slot(companion) => companion,
-                    Release::Nothing => Companion::default(),
-                };
-                if kept {
-                    companion.reservation = Some(Box::new(Kept {
-                        allocator: Arc::clone(&self.allocator),
-                        key,
-                        ticket: companion.reservation.take(),
-                    }));
+                match self.allocator.release(&key.uid).await.map_err(unsettled)? {
+                    Release::Slot(companion) => Ok(companion),
+                    Release::Nothing => Ok(Companion::default()),
                 }
-                Ok(companion)
             },
             LeasePhase::Pending => {
-                let allocator = Arc::clone(&self.allocator);
                 let leaves = Leaves {
-                    allocator,
+                    allocator: Arc::clone(&self.allocator),
                     key: Some(key),
-                    kept,
                 };
                 Ok(Companion {
                     reservation: Some(Box::new(leaves)),
@@ -129,44 +113,25 @@ impl Delete<ProxyLease> for LeaseRules {
             },
         }
     }
+
+    /// What finalizers keep holds nothing any more, and says so.
+    fn mark(&self, ctx: &RequestCtx, lease: &mut ProxyLease) {
+        if !status::is_over(lease) {
+            status::set_over(lease, End::Released, ctx.now);
+        }
+    }
 }
 
 /// A waiting lease on its way out.
 struct Leaves {
     allocator: Arc<Allocator>,
     key: Option<LeaseKey>,
-    /// Finalizers keep the object.
-    kept: bool,
-}
-
-/// A lease whose object finalizers keep, on its way to being over: it is read again, and then says so.
-struct Kept {
-    allocator: Arc<Allocator>,
-    key: LeaseKey,
-    ticket: Option<Box<dyn Reservation>>,
-}
-
-impl Reservation for Kept {
-    fn committed(self: Box<Self>, revision: Revision) {
-        let Self {
-            allocator,
-            key,
-            ticket,
-        } = *self;
-        if let Some(ticket) = ticket {
-            ticket.committed(revision);
-        }
-        allocator.doubt(key);
-    }
 }
 
 impl Reservation for Leaves {
     fn committed(mut self: Box<Self>, _: Revision) {
         if let Some(key) = self.key.take() {
             self.allocator.dequeue(&key.uid);
-            if self.kept {
-                self.allocator.doubt(key);
-            }
         }
     }
 }

@@ -99,7 +99,7 @@ pub struct ProxyEndpointStatus {
     /// Why not; one of the reasons of a denial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Leases that hold a slot.
+    /// Leases that hold a slot. The first change is shown at once, further ones within five seconds.
     pub active: i32,
     /// Slots.
     pub max: i32,

@@ -275,10 +275,11 @@ impl Shared {
                 return Err(ApiError::unauthorized());
             },
             Err(failure @ AuthError::Unavailable { .. }) => {
-                return Err(ApiError::internal(
-                    "the caller could not be authenticated",
-                    failure,
-                ));
+                tracing::warn!(error = %failure, %path, "a caller could not be authenticated");
+                return Err(ApiError::service_unavailable(
+                    "the caller cannot be authenticated now; try again",
+                )
+                .retry_after(1));
             },
         };
         *close = user.is_anonymous() && parts.version == http::Version::HTTP_2;

@@ -130,6 +130,11 @@ pub trait Delete<T: Object>: Send + Sync + 'static {
     /// May the caller delete this object, and what rides along with the request that ends it (or
     /// marks it, when finalizers keep it)?
     async fn plan(&self, ctx: &RequestCtx, old: &T) -> Result<Companion, ApiError>;
+
+    /// Changes an object that finalizers keep, in the write that marks it as deleted. Pure.
+    fn mark(&self, ctx: &RequestCtx, object: &mut T) {
+        let _ = (ctx, object);
+    }
 }
 
 /// Answer of a named subresource.

@@ -72,6 +72,7 @@ impl<T: Object> Collection<T> {
                 meta.deletion_grace_period_seconds = Some(0);
                 meta.generation = meta.generation.map(|n| n + 1);
             }
+            rules.mark(ctx, &mut marked);
             let value = encoded(&mut marked)?;
             if dry_run {
                 return Ok(Deleted::Pending(unstored(&key, value)?));
