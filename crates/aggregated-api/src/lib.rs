@@ -3,7 +3,7 @@
 //! A kind is declared with `#[derive(kube::CustomResource)]`; [`registry::collection::Collection`]
 //! is the typed handle to its objects, [`registry::serving::Serving`] says what clients may do with
 //! it, and [`http::service::ApiServer`] is the server as a `tower::Service`, which
-//! [`server::serve`] puts on a TLS port. Authentication, authorization, namespace checks, store and
+//! [`server::serve()`] puts on a TLS port. Authentication, authorization, namespace checks, store and
 //! clock are traits passed in; there are no globals.
 //!
 //! ```text
