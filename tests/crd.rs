@@ -6,12 +6,13 @@ mod support;
 
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
+use devcluster::wait_for;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::api::{DynamicObject, ListParams, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use support::{cluster, kubectl, namespace, try_kubectl};
+use support::{TIMEOUT, cluster, kubectl, namespace, try_kubectl};
 
 async fn dynamic(namespace: &str, kind: &str) -> Api<DynamicObject> {
     let client = cluster().await.client().await.unwrap();
@@ -332,24 +333,34 @@ async fn kubectl_explains_and_lists_our_kinds() {
     let cluster = cluster().await;
     let client = cluster.client().await.unwrap();
     namespace(&client, "kubectl").await;
-    let text = kubectl(cluster, &["explain", "proxy.spec"]);
-    for sentence in [
-        "maxLeases\t<integer>",
-        "How many leases may hold this proxy at once. 0: it is not leased at all.",
-        "enum: Managed, External",
+    for (path, sentence) in [
+        ("proxy.spec", "maxLeases\t<integer>"),
+        (
+            "proxy.spec",
+            "How many leases may hold this proxy at once. 0: it is not leased at all.",
+        ),
+        ("proxy.spec", "enum: Managed, External"),
+        (
+            "px.spec.healthCheck.probeUrl",
+            "The short form of probes: one URL.",
+        ),
+        (
+            "pxp.spec.template.spec.exit",
+            "How many exits stand behind the endpoint",
+        ),
     ] {
-        assert!(text.contains(sentence), "{sentence}: {text}");
+        // kube-apiserver publishes the schema of a new kind in the background.
+        wait_for(
+            &format!("explain {path} to say {sentence:?}"),
+            TIMEOUT,
+            async || {
+                let (ok, text) = try_kubectl(cluster, &["explain", path]);
+                Ok((ok && text.contains(sentence)).then_some(()))
+            },
+        )
+        .await
+        .unwrap();
     }
-    let text = kubectl(cluster, &["explain", "px.spec.healthCheck.probeUrl"]);
-    assert!(
-        text.contains("The short form of probes: one URL."),
-        "{text}"
-    );
-    let text = kubectl(cluster, &["explain", "pxp.spec.template.spec.exit"]);
-    assert!(
-        text.contains("How many exits stand behind the endpoint"),
-        "{text}"
-    );
 
     kubectl(
         cluster,

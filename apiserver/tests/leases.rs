@@ -24,8 +24,15 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
         resources.contains("pxl") && resources.contains("pxe"),
         "{resources}"
     );
-    let explained = stage.kubectl(&["explain", "proxyleases.spec"]);
-    assert!(explained.contains("ttlSeconds"), "{explained}");
+    // kube-apiserver fetches the document of an aggregated API in the background.
+    stage
+        .until("kubectl explain to know the lease", || {
+            let explained = stage.try_kubectl(&["explain", "proxyleases.spec"]);
+            String::from_utf8_lossy(&explained.stdout)
+                .contains("ttlSeconds")
+                .then_some(())
+        })
+        .await;
 
     // Create, by somebody who may only lease.
     let file = stage.file(&lease(
