@@ -217,6 +217,10 @@ three_endpoints_accept() {
     [ "$(kubectl get pxe -n crawlers -o jsonpath="$accepting" | wc -w)" -eq 3 ]
 }
 
+one_lease_is_counted() {
+    kubectl get pxe -n crawlers -o jsonpath='{.items[*].status.active}' | grep -qw 1
+}
+
 no_lease_is_left() {
     [ -z "$(kubectl get pxl -n crawlers -o name)" ]
 }
@@ -233,6 +237,8 @@ walk_through() {
     step "A crawler's pod takes a lease"
     run KUBECONFIG=$dir/crawler.kubeconfig kubectl create lease shop-0 --pool eu --target shop.example.com
     run kubectl get proxyleases -n crawlers -o wide
+    # Counts that nobody waits for are shown within five seconds.
+    wait_until 20 "the count of the lease" one_lease_is_counted
     run kubectl get pxe -n crawlers
 
     step "An HTTPS request through the leased proxy names the exit it saw"
