@@ -231,7 +231,7 @@ impl StoreCache {
         for record in &listing.records {
             let entry = Entry::decode(&record.key, &record.value, record.mod_revision)
                 .map_err(|e| ApiError::internal("the store holds an unreadable object", e))?;
-            let kind = cache.kind_of(&record.key, listing.revision);
+            let kind = cache.kind(kind_prefix(&record.key));
             let mut state = kind.state.write();
             state.snapshot.changed = state.snapshot.changed.max(entry.revision);
             state
@@ -289,18 +289,6 @@ impl StoreCache {
         Arc::clone(kind)
     }
 
-    fn kind_of(&self, key: &str, revision: Revision) -> Arc<KindCache> {
-        let prefix = kind_prefix(key);
-        if let Some(kind) = self.kinds.read().get(prefix) {
-            return Arc::clone(kind);
-        }
-        let mut kinds = self.kinds.write();
-        let kind = kinds
-            .entry(prefix.to_owned())
-            .or_insert_with(|| Arc::new(KindCache::new(revision)));
-        Arc::clone(kind)
-    }
-
     fn apply(&self, batch: Batch) -> Result<(), EntryError> {
         let mut by_kind: HashMap<String, Vec<Arc<Change>>> = HashMap::new();
         // What the keys of this batch have come to, before the caches know it.
@@ -341,8 +329,7 @@ impl StoreCache {
             latest.insert(event.key, current);
         }
         for prefix in by_kind.keys() {
-            let before = *self.progress.borrow();
-            drop(self.kind_of(prefix, before));
+            drop(self.kind(prefix));
         }
         let kinds: Vec<_> = self
             .kinds
