@@ -158,7 +158,7 @@ impl Cluster {
                     return Ok(None);
                 };
                 if available.status == "True" {
-                    return Ok(Some(()));
+                    return Ok(self.aggregator_routes(group, version).await?.then_some(()));
                 }
                 last = available.message.unwrap_or_default();
                 Ok(None)
@@ -173,5 +173,16 @@ impl Cluster {
             }),
             outcome => outcome,
         }
+    }
+
+    /// Whether kube-apiserver passes requests on. Its aggregator reads the condition `Available` from a
+    /// watch of its own, and answers 503 in plain text until it has seen it turn true
+    /// (kube-aggregator, `pkg/apiserver/handler_proxy.go`, `updateAPIService`).
+    async fn aggregator_routes(&self, group: &str, version: &str) -> Result<bool> {
+        let client = self.client().await?;
+        let answer = client
+            .list_api_group_resources(&format!("{group}/{version}"))
+            .await;
+        Ok(!matches!(answer, Err(kube::Error::Api(status)) if status.code == 503))
     }
 }
