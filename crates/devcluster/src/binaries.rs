@@ -1,6 +1,6 @@
 //! Finds the upstream binaries, or builds them once from Go modules.
 //!
-//! The modules (`hack/devcluster/*/go.mod` and `go.sum`) are compiled into this crate, so this works from
+//! The modules (`hack/devcluster/*/go.mod`, `go.sum`, `main.go`) are compiled into this crate, so this works from
 //! any folder. The cache is keyed by everything that decides what comes out: modules, linker flags, Go
 //! version, platform. [`crate::Cluster::start`] calls this, and `devcluster build`.
 
@@ -25,6 +25,8 @@ pub enum Binary {
     KubeControllerManager,
     /// The command line client.
     Kubectl,
+    /// A command line client that is four minor versions older than the control plane.
+    OlderKubectl,
     /// Stands in for kubelets.
     Kwok,
     /// The sample aggregated API server: the peer in benchmarks and the oracle in conformance tests.
@@ -35,6 +37,8 @@ struct Module {
     name: &'static str,
     go_mod: &'static str,
     go_sum: &'static str,
+    /// A main package of our own, for a module that has none.
+    main_go: Option<&'static str>,
     ldflags: &'static str,
 }
 
@@ -42,6 +46,7 @@ static KUBERNETES: Module = Module {
     name: "kubernetes-v1.36.3",
     go_mod: include_str!("../../../hack/devcluster/kubernetes/go.mod"),
     go_sum: include_str!("../../../hack/devcluster/kubernetes/go.sum"),
+    main_go: None,
     // Why: without these the server reports no version, and clients refuse to compare versions.
     ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
               -X k8s.io/component-base/version.gitMajor=1 \
@@ -52,18 +57,30 @@ static KWOK: Module = Module {
     name: "kwok-v0.8.0",
     go_mod: include_str!("../../../hack/devcluster/kwok/go.mod"),
     go_sum: include_str!("../../../hack/devcluster/kwok/go.sum"),
+    main_go: None,
     ldflags: "-s -w",
+};
+
+static OLDER_KUBECTL: Module = Module {
+    name: "kubectl-v1.32.3",
+    go_mod: include_str!("../../../hack/devcluster/kubectl/go.mod"),
+    go_sum: include_str!("../../../hack/devcluster/kubectl/go.sum"),
+    main_go: Some(include_str!("../../../hack/devcluster/kubectl/main.go")),
+    ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.32.3 \
+              -X k8s.io/component-base/version.gitMajor=1 \
+              -X k8s.io/component-base/version.gitMinor=32",
 };
 
 impl Binary {
     /// All of them, in the order they are built: what a cluster needs first comes first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
         Self::Kubectl,
         Self::SampleApiserver,
         Self::Kwok,
+        Self::OlderKubectl,
     ];
 
     /// The file name.
@@ -73,6 +90,7 @@ impl Binary {
             Self::KubeApiserver => "kube-apiserver",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::Kubectl => "kubectl",
+            Self::OlderKubectl => "kubectl-1.32",
             Self::Kwok => "kwok",
             Self::SampleApiserver => "sample-apiserver",
         }
@@ -84,6 +102,7 @@ impl Binary {
             Self::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
+            Self::OlderKubectl => ".",
             Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
             Self::SampleApiserver => "k8s.io/sample-apiserver",
         }
@@ -92,6 +111,7 @@ impl Binary {
     fn module(self) -> &'static Module {
         match self {
             Self::Kwok => &KWOK,
+            Self::OlderKubectl => &OLDER_KUBECTL,
             Self::Etcd
             | Self::KubeApiserver
             | Self::KubeControllerManager
@@ -157,7 +177,7 @@ impl Binaries {
         }
         let cache = cache()?;
         let mut places = Vec::new();
-        for module in [&KUBERNETES, &KWOK] {
+        for module in [&KUBERNETES, &KWOK, &OLDER_KUBECTL] {
             let of_module = |binary: &Binary| std::ptr::eq(binary.module(), module);
             let of_module: Vec<Binary> = to_find.iter().copied().filter(of_module).collect();
             if !of_module.is_empty() {
@@ -215,6 +235,17 @@ mod tests {
 
     #[test]
     fn the_version_in_the_linker_flags_is_the_version_of_the_module() {
+        let version = OLDER_KUBECTL.name.trim_start_matches("kubectl-v1.");
+        assert!(
+            OLDER_KUBECTL
+                .go_mod
+                .contains(&format!("k8s.io/kubectl v0.{version}\n"))
+        );
+        assert!(
+            OLDER_KUBECTL
+                .ldflags
+                .contains(&format!("gitVersion=v1.{version} "))
+        );
         let line = KUBERNETES
             .go_mod
             .lines()

@@ -169,7 +169,9 @@ impl Cluster {
             .args(components::apiserver_args(&layout))
             .args(&options.apiserver_args);
         let mut manager = self.command(Binary::KubeControllerManager)?;
-        manager.args(components::controller_manager_args(&layout));
+        manager
+            .args(components::controller_manager_args(&layout))
+            .envs(options.controller_manager_env.iter().cloned());
 
         self.processes.push(self.spawn("etcd", etcd)?);
         self.processes

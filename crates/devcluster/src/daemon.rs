@@ -126,7 +126,8 @@ pub(crate) async fn up(dir: &Path, kwok: bool) -> anyhow::Result<()> {
         .into_iter()
         .filter(|binary| match binary {
             devcluster::binaries::Binary::Kwok => kwok,
-            devcluster::binaries::Binary::SampleApiserver => false,
+            devcluster::binaries::Binary::SampleApiserver
+            | devcluster::binaries::Binary::OlderKubectl => false,
             devcluster::binaries::Binary::Etcd
             | devcluster::binaries::Binary::KubeApiserver
             | devcluster::binaries::Binary::KubeControllerManager

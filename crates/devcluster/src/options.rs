@@ -9,6 +9,7 @@ pub struct Options {
     pub(crate) kwok: bool,
     pub(crate) durable: bool,
     pub(crate) apiserver_args: Vec<String>,
+    pub(crate) controller_manager_env: Vec<(String, String)>,
 }
 
 impl Options {
@@ -40,6 +41,19 @@ impl Options {
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
+        self
+    }
+
+    /// Sets a variable in the environment of kube-controller-manager, such as a feature gate of its client
+    /// library.
+    #[must_use]
+    pub fn controller_manager_env(
+        mut self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Self {
+        self.controller_manager_env
+            .push((name.into(), value.into()));
         self
     }
 }

@@ -87,13 +87,14 @@ impl Place {
 fn key(module: &Module, go_version: &str) -> String {
     let mut hash = Sha256::new();
     let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
-    for part in [
+    let parts = [
         module.go_mod,
         module.go_sum,
         module.ldflags,
         go_version,
         &platform,
-    ] {
+    ];
+    for part in parts.into_iter().chain(module.main_go) {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
@@ -104,7 +105,9 @@ fn key(module: &Module, go_version: &str) -> String {
 fn write_sources(module: &Module, cache: &Path) -> Result<PathBuf> {
     let folder = cache.join("src").join(key(module, ""));
     create_folder(&folder)?;
-    for (name, text) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
+    let modules = [("go.mod", module.go_mod), ("go.sum", module.go_sum)];
+    let main = module.main_go.map(|text| ("main.go", text));
+    for (name, text) in modules.into_iter().chain(main) {
         let path = folder.join(name);
         if fs::read_to_string(&path).is_ok_and(|present| present == text) {
             continue;
