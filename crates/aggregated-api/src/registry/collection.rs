@@ -1,6 +1,5 @@
 //! The typed handle to one kind, for the server's own rules and controllers.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,10 +8,11 @@ use runtime_kit::clock::Clock;
 
 use super::cache::{KindCache, StoreCache};
 use super::capability::{Companion, Object};
-use super::entry::{Entry, encode};
+use super::entry::encode;
+use super::version::Versions;
 use crate::http::status::{ApiError, GroupResource};
 use crate::schema::declaration::{Declaration, DeclarationError};
-use crate::store::{Compare, Op, Outcome, Revision};
+use crate::store::{self, Compare, Op, Outcome, Revision};
 
 /// Result of a write of the server's own.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Collection<T> {
     pub(crate) cache: Arc<StoreCache>,
     pub(crate) kind: Arc<KindCache>,
     pub(crate) clock: Arc<dyn Clock>,
-    types: PhantomData<fn() -> T>,
+    pub(crate) versions: Arc<Versions<T>>,
 }
 
 impl<T> Clone for Collection<T> {
@@ -39,7 +39,7 @@ impl<T> Clone for Collection<T> {
             cache: Arc::clone(&self.cache),
             kind: Arc::clone(&self.kind),
             clock: Arc::clone(&self.clock),
-            types: PhantomData,
+            versions: Arc::clone(&self.versions),
         }
     }
 }
@@ -50,13 +50,32 @@ impl<T: Object> Collection<T> {
     /// # Errors
     /// When `T`'s declaration cannot be served.
     pub fn new(cache: &Arc<StoreCache>, clock: Arc<dyn Clock>) -> Result<Self, DeclarationError> {
+        Self::with_versions(cache, clock, |_| Ok(()))
+    }
+
+    /// The kind `T`, which is the hub of further versions: stored as `T`, served in all of them, and
+    /// readable when it was stored in one of them.
+    ///
+    /// ```ignore
+    /// Collection::<v1::Lease>::with_versions(&cache, clock, |versions| versions.add::<v1beta1::Lease>())?
+    /// ```
+    ///
+    /// # Errors
+    /// When a declaration cannot be served, or is not another version of `T`.
+    pub fn with_versions(
+        cache: &Arc<StoreCache>,
+        clock: Arc<dyn Clock>,
+        add: impl FnOnce(&mut Versions<T>) -> Result<(), DeclarationError>,
+    ) -> Result<Self, DeclarationError> {
         let declaration = Arc::new(Declaration::of::<T>()?);
+        let mut versions = Versions::new(Arc::clone(&declaration));
+        add(&mut versions)?;
         Ok(Self {
             kind: cache.kind(&declaration.prefix()),
             cache: Arc::clone(cache),
             declaration,
             clock,
-            types: PhantomData,
+            versions: Arc::new(versions),
         })
     }
 
@@ -69,7 +88,7 @@ impl<T: Object> Collection<T> {
     pub fn get(&self, namespace: &str, name: &str) -> Option<T> {
         self.kind
             .get(&self.declaration.key(namespace, name))
-            .and_then(|entry| parse(&entry).ok())
+            .and_then(|entry| self.versions.hub(&entry).ok())
     }
 
     /// An object as of every write acknowledged before this call.
@@ -80,7 +99,7 @@ impl<T: Object> Collection<T> {
         self.cache.consistent().await?;
         self.kind
             .get(&self.declaration.key(namespace, name))
-            .map(|e| parse(&e))
+            .map(|entry| self.versions.hub(&entry))
             .transpose()
     }
 
@@ -90,7 +109,7 @@ impl<T: Object> Collection<T> {
             .snapshot()
             .objects
             .values()
-            .filter_map(|entry| parse(entry).ok())
+            .filter_map(|entry| self.versions.hub(entry).ok())
             .collect()
     }
 
@@ -169,11 +188,22 @@ impl<T: Object> Collection<T> {
             reservation,
         } = companion;
         compares.push(Compare::ModRevision(Arc::clone(key), read_at));
+        let deletes = value.is_none();
         ops.push(match value {
             Some(value) => Op::Put(Arc::clone(key), value),
             None => Op::Delete(Arc::clone(key)),
         });
-        let outcome = self.cache.store().txn(compares, ops).await?;
+        let store = self.cache.store();
+        let puts = ops.iter().any(|op| matches!(op, Op::Put(..)));
+        let deletion = (deletes && puts).then(|| compares.clone());
+        let outcome = match (store.txn(compares, ops).await, deletion) {
+            // Why: deletes make room, and a full etcd takes no put. Who wrote beside the deletion
+            // learns that it was not done, from the reservation that is dropped.
+            (Err(store::Error::NoSpace), Some(compares)) => {
+                return Ok(store.txn(compares, vec![Op::Delete(Arc::clone(key))]).await?);
+            },
+            (outcome, _) => outcome?,
+        };
         if let (Outcome::Committed(revision), Some(reservation)) = (outcome, reservation) {
             reservation.committed(revision);
         }
@@ -202,11 +232,6 @@ impl<T: Object> Collection<T> {
 /// Times in objects have whole seconds.
 pub fn whole_seconds(time: jiff::Timestamp) -> jiff::Timestamp {
     jiff::Timestamp::from_second(time.as_second()).unwrap_or(time)
-}
-
-pub(crate) fn parse<T: Object>(entry: &Entry) -> Result<T, ApiError> {
-    serde_json::from_slice(&entry.body)
-        .map_err(|e| ApiError::internal("a stored object cannot be read", e))
 }
 
 fn revision_of<T: Object>(object: &T) -> Result<Revision, ApiError> {

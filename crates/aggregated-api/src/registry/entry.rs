@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -51,6 +52,8 @@ pub struct Entry {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     metadata_body: OnceLock<Bytes>,
+    /// The same object in other versions, by the version's index.
+    versions: Mutex<Vec<(usize, Arc<Entry>)>>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +96,7 @@ impl Entry {
             labels: envelope.metadata.labels.unwrap_or_default(),
             body,
             metadata_body: OnceLock::new(),
+            versions: Mutex::default(),
         })
     }
 
@@ -119,7 +123,31 @@ impl Entry {
             name: self.name.clone(),
             labels: self.labels.clone(),
             metadata_body: OnceLock::new(),
+            versions: Mutex::default(),
         }
+    }
+
+    /// This object in another version, of which `value` is the encoded form.
+    pub(crate) fn converted(&self, value: Bytes) -> Result<Self, EntryError> {
+        match self.revision {
+            0 => Self::unstored(&self.key, value),
+            revision => Self::decode(&self.key, &value, revision),
+        }
+    }
+
+    /// The object in the version with this index, converted by the first who asks.
+    pub(crate) fn in_version<E>(
+        &self,
+        index: usize,
+        convert: impl FnOnce() -> Result<Arc<Self>, E>,
+    ) -> Result<Arc<Self>, E> {
+        let mut versions = self.versions.lock();
+        if let Some((_, entry)) = versions.iter().find(|(known, _)| *known == index) {
+            return Ok(Arc::clone(entry));
+        }
+        let entry = convert()?;
+        versions.push((index, Arc::clone(&entry)));
+        Ok(entry)
     }
 
     /// What this entry takes in memory, roughly, in bytes.

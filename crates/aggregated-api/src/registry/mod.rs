@@ -8,5 +8,6 @@ pub mod entry;
 pub mod meta;
 pub(crate) mod read;
 pub mod serving;
+pub mod version;
 pub(crate) mod watch;
 pub(crate) mod write;

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::cache::{KindCache, Snapshot, StoreCache};
 use super::entry::Entry;
-use crate::codec::negotiate::{Representation, View};
+use super::serving::AnyServing;
+use crate::codec::negotiate::{MetaVersion, Representation, View};
 use crate::http::options::{Continue, ListOptions, ReadAt};
 use crate::http::response::{Answer, json_bytes, value};
 use crate::http::status::ApiError;
@@ -185,6 +186,14 @@ fn page(
 }
 
 impl Page {
+    /// The page with its objects in a served version.
+    pub(crate) fn convert(mut self, version: &dyn AnyServing) -> Result<Self, ApiError> {
+        for entry in &mut self.entries {
+            *entry = version.convert(entry)?;
+        }
+        Ok(self)
+    }
+
     fn metadata(&self) -> Value {
         let mut metadata = json!({"resourceVersion": self.revision.to_string()});
         if let Some(token) = &self.continue_token {
@@ -206,19 +215,20 @@ impl Page {
         let plain =
             !representation.pretty && representation.format == crate::codec::decode::Format::Json;
         let (api_version, kind) = match representation.view {
-            View::Metadata => (
-                "meta.k8s.io/v1".to_owned(),
+            View::Metadata(version) => (
+                version.api_version().to_owned(),
                 "PartialObjectMetadataList".to_owned(),
             ),
-            View::Whole | View::Table => (
+            View::Whole | View::Table(_) => (
                 declaration.api_version.clone(),
                 format!("{}List", declaration.kind),
             ),
         };
         let metadata = self.metadata();
-        if representation.view == View::Table {
+        if let View::Table(version) = representation.view {
             let rows = self.entries.iter().map(|e| e.value()).collect();
             let table = table(
+                version,
                 &declaration.columns,
                 rows,
                 &metadata,
@@ -229,7 +239,7 @@ impl Page {
             return value(StatusCode::OK, &table, representation);
         }
         let whole = representation.view == View::Whole;
-        if plain {
+        if plain && representation.view != View::Metadata(MetaVersion::V1Beta1) {
             let bodies: Vec<_> = self
                 .entries
                 .iter()
@@ -253,12 +263,9 @@ impl Page {
         let items: Vec<_> = self
             .entries
             .iter()
-            .map(|e| {
-                if whole {
-                    e.value()
-                } else {
-                    partial_metadata(&e.value())
-                }
+            .map(|e| match representation.view {
+                View::Metadata(version) => partial_metadata(&e.value(), version),
+                View::Whole | View::Table(_) => e.value(),
             })
             .collect();
         let list =

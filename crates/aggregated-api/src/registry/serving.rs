@@ -79,13 +79,48 @@ impl<T: Object> Serving<T> {
     }
 }
 
-/// A served kind without its type.
+impl<T: Object> Serving<T> {
+    /// Every version of the kind as it is served.
+    pub(crate) fn versions(self) -> Vec<Arc<dyn AnyServing>> {
+        let serving = Arc::new(self);
+        let versions = Arc::clone(&serving.collection.versions);
+        versions
+            .iter()
+            .enumerate()
+            .map(|(index, version)| {
+                let served: Arc<dyn AnyServing> = Arc::new(ServedVersion {
+                    declaration: Arc::clone(&version.declaration),
+                    serving: Arc::clone(&serving),
+                    index,
+                });
+                served
+            })
+            .collect()
+    }
+}
+
+/// A kind in one of its versions.
+struct ServedVersion<T: Object> {
+    serving: Arc<Serving<T>>,
+    declaration: Arc<Declaration>,
+    /// Index of the version.
+    index: usize,
+}
+
+/// A kind in one version, without its types. Entries that come out of writes are in this version; those
+/// of the cache are as they are stored until [`AnyServing::convert`]ed.
 #[async_trait]
 pub(crate) trait AnyServing: Send + Sync {
     fn declaration(&self) -> &Arc<Declaration>;
     fn cache(&self) -> &Arc<StoreCache>;
     fn kind(&self) -> &Arc<KindCache>;
     fn describe(&self) -> ServedKind;
+
+    /// A stored object in this version.
+    fn convert(&self, entry: &Arc<Entry>) -> Result<Arc<Entry>, ApiError>;
+
+    /// As [`Self::convert`], converted once and kept with the entry: for watch events.
+    fn shared(&self, entry: &Arc<Entry>) -> Result<Arc<Entry>, ApiError>;
 
     async fn create(
         &self,
@@ -121,35 +156,45 @@ pub(crate) trait AnyServing: Send + Sync {
 }
 
 #[async_trait]
-impl<T: Object> AnyServing for Serving<T> {
+impl<T: Object> AnyServing for ServedVersion<T> {
     fn declaration(&self) -> &Arc<Declaration> {
-        &self.collection.declaration
+        &self.declaration
     }
 
     fn cache(&self) -> &Arc<StoreCache> {
-        &self.collection.cache
+        &self.serving.collection.cache
     }
 
     fn kind(&self) -> &Arc<KindCache> {
-        &self.collection.kind
+        &self.serving.collection.kind
+    }
+
+    fn convert(&self, entry: &Arc<Entry>) -> Result<Arc<Entry>, ApiError> {
+        self.serving.collection.versions.convert(entry, self.index)
+    }
+
+    fn shared(&self, entry: &Arc<Entry>) -> Result<Arc<Entry>, ApiError> {
+        self.serving.collection.versions.shared(entry, self.index)
     }
 
     fn describe(&self) -> ServedKind {
+        let serving = &*self.serving;
         let mut verbs = vec!["get", "list", "watch"];
-        if self.create.is_some() {
+        if serving.create.is_some() {
             verbs.push("create");
         }
-        if self.update.is_some() {
+        if serving.update.is_some() {
             verbs.extend(["patch", "update"]);
         }
-        if self.delete.is_some() {
+        if serving.delete.is_some() {
             verbs.extend(["delete", "deletecollection"]);
         }
         verbs.sort_unstable();
-        let mut subresources: Vec<_> = self.subresources.iter().map(|s| s.describe()).collect();
+        let mut subresources: Vec<_> = serving.subresources.iter().map(|s| s.describe()).collect();
         subresources.sort_by_key(|s| s.name);
         ServedKind {
-            declaration: Arc::clone(self.declaration()),
+            declaration: Arc::clone(&self.declaration),
+            storage_version: serving.collection.declaration.version.clone(),
             verbs,
             subresources,
         }
@@ -162,13 +207,17 @@ impl<T: Object> AnyServing for Serving<T> {
         body: Decoded,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let rules = self
+        let serving = &*self.serving;
+        let rules = serving
             .create
             .as_ref()
             .ok_or_else(ApiError::method_not_allowed)?;
-        self.collection
-            .create_flow(&**rules, namespaces, ctx, body, options)
-            .await
+        let version = serving.collection.versions.at(self.index)?;
+        let created = serving
+            .collection
+            .create_flow(&**rules, version, namespaces, ctx, body, options)
+            .await?;
+        self.convert(&created)
     }
 
     async fn update(
@@ -178,13 +227,16 @@ impl<T: Object> AnyServing for Serving<T> {
         change: Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let rules = self
+        let serving = &*self.serving;
+        let rules = serving
             .update
             .as_ref()
             .ok_or_else(ApiError::method_not_allowed)?;
-        self.collection
-            .update_flow(&**rules, ctx, name, &change, options)
-            .await
+        let updated = serving
+            .collection
+            .update_flow(&**rules, self.index, ctx, name, &change, options)
+            .await?;
+        self.convert(&updated)
     }
 
     async fn delete(
@@ -193,13 +245,19 @@ impl<T: Object> AnyServing for Serving<T> {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        let rules = self
+        let serving = &*self.serving;
+        let rules = serving
             .delete
             .as_ref()
             .ok_or_else(ApiError::method_not_allowed)?;
-        self.collection
+        let deleted = serving
+            .collection
             .delete_flow(&**rules, ctx, name, options)
-            .await
+            .await?;
+        Ok(match deleted {
+            Deleted::Gone(entry) => Deleted::Gone(self.convert(&entry)?),
+            Deleted::Pending(entry) => Deleted::Pending(self.convert(&entry)?),
+        })
     }
 
     async fn create_subresource(
@@ -210,13 +268,21 @@ impl<T: Object> AnyServing for Serving<T> {
         body: Decoded,
         options: &WriteOptions,
     ) -> Result<Value, ApiError> {
-        let found = self
+        let serving = &*self.serving;
+        let found = serving
             .subresources
             .iter()
             .find(|s| s.describe_name() == subresource);
         let rules = found.ok_or_else(ApiError::unknown_resource)?;
         rules
-            .create(&self.collection, ctx, name, body, options)
+            .create(
+                &serving.collection,
+                &self.declaration,
+                ctx,
+                name,
+                body,
+                options,
+            )
             .await
     }
 }
@@ -234,6 +300,7 @@ trait AnySubresource<T: Object>: Send + Sync {
     async fn create(
         &self,
         collection: &Collection<T>,
+        declaration: &Declaration,
         ctx: &RequestCtx,
         name: &str,
         body: Decoded,
@@ -259,6 +326,7 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
     async fn create(
         &self,
         collection: &Collection<T>,
+        declaration: &Declaration,
         ctx: &RequestCtx,
         name: &str,
         body: Decoded,
@@ -267,7 +335,7 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         let body = known_fields(
             &self.schema,
             S::KIND,
-            &collection.declaration.version,
+            &declaration.version,
             body,
             options,
             ctx,
@@ -278,7 +346,7 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         let mut value = serde_json::to_value(answer)
             .map_err(|e| ApiError::internal("the answer cannot be encoded", e))?;
         value["kind"] = Value::from(S::KIND);
-        value["apiVersion"] = Value::from(collection.declaration.api_version.as_str());
+        value["apiVersion"] = Value::from(declaration.api_version.as_str());
         Ok(value)
     }
 }

@@ -1,6 +1,6 @@
 //! Watches: a stream that pulls from the shared history of its kind.
 
-use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +15,21 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Change, ChangeKind, KindCache, StoreCache, write_frame};
+use super::cache::{Change, ChangeKind, Snapshot, write_frame};
 use super::entry::Entry;
 use super::read::Reader;
+use super::serving::AnyServing;
 use crate::codec::negotiate::{Representation, View};
 use crate::http::options::{ListOptions, ReadAt};
 use crate::http::status::ApiError;
-use crate::schema::declaration::Declaration;
 use crate::schema::table::{partial_metadata, table};
 use crate::store::Revision;
 
 /// Changes taken from the history at a time.
 const BATCH: usize = 256;
+/// A piece of the stream is not much longer than this, in bytes, unless a single event is: it is what
+/// a connection holds for a watcher that does not read.
+const CHUNK: usize = 16 * 1024;
 /// Shortest duration of a watch that names none; the longest is twice that.
 const MIN_DURATION: Duration = Duration::from_mins(30);
 /// Time between bookmarks.
@@ -36,9 +39,7 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
 /// What a watch needs beyond its options.
 pub(crate) struct WatchSource {
-    pub(crate) declaration: Arc<Declaration>,
-    pub(crate) cache: Arc<StoreCache>,
-    pub(crate) kind: Arc<KindCache>,
+    pub(crate) serving: Arc<dyn AnyServing>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) shutdown: CancellationToken,
 }
@@ -51,7 +52,7 @@ struct Watcher {
     progress: watch::Receiver<Revision>,
     /// Everything up to here has been sent.
     sent: Revision,
-    initial: VecDeque<Arc<Entry>>,
+    initial: Option<Initial>,
     /// Bookmark that ends the initial events, still to be sent.
     end_of_initial: bool,
     headers: bool,
@@ -59,6 +60,13 @@ struct Watcher {
     next_bookmark: Duration,
     last_bookmark: Revision,
     over: bool,
+}
+
+/// The rest of a state with which a watch begins. All watchers that begin with one state share it.
+struct Initial {
+    snapshot: Snapshot,
+    /// Key of the last object that was sent; at first the prefix.
+    after: Arc<str>,
 }
 
 /// Starts a watch; errors found before the stream begins are ordinary answers.
@@ -69,44 +77,30 @@ pub(crate) async fn start(
     representation: Representation,
 ) -> Result<Response<Body>, ApiError> {
     let reader = Reader {
-        declaration: &source.declaration,
-        cache: &source.cache,
-        kind: &source.kind,
+        declaration: source.serving.declaration(),
+        cache: source.serving.cache(),
+        kind: source.serving.kind(),
     };
     let prefix = reader.prefix(namespace);
-    let from_state = match (options.send_initial_events, options.read_at) {
-        (Some(wanted), _) => wanted,
-        // Legacy: without a position a watch begins with the present state.
-        (None, ReadAt::Latest | ReadAt::Any) => true,
-        (None, ReadAt::NotOlderThan(_) | ReadAt::Exact(_)) => false,
-    };
     let mut first_error = None;
-    let (sent, initial) = if from_state {
-        match reader.ready(options.read_at).await {
-            Ok(()) => {},
-            // Upstream answers this inside the stream.
-            Err(error) if options.send_initial_events.is_some() => first_error = Some(error),
-            Err(error) => return Err(error),
-        }
-        let snapshot = source.kind.snapshot();
-        let initial = snapshot
-            .objects
-            .range::<_, Arc<str>>(Arc::from(prefix.as_str())..)
-            .take_while(|(key, _)| key.starts_with(&prefix))
-            .map(|(_, entry)| entry)
-            .filter(|entry| options.selects(entry))
-            .cloned()
-            .collect();
-        (snapshot.revision, initial)
+    let (sent, initial) = if options.initial_events {
+        // Upstream answers this inside the stream.
+        first_error = reader.ready(options.read_at).await.err();
+        let snapshot = source.serving.kind().snapshot();
+        let initial = Initial {
+            after: prefix.as_str().into(),
+            snapshot,
+        };
+        (initial.snapshot.revision, Some(initial))
     } else {
         let sent = match options.read_at {
             ReadAt::NotOlderThan(revision) | ReadAt::Exact(revision) => revision,
             ReadAt::Latest | ReadAt::Any => {
-                source.cache.consistent().await?;
-                source.kind.snapshot().revision
+                source.serving.cache().consistent().await?;
+                source.serving.kind().snapshot().revision
             },
         };
-        (sent, VecDeque::new())
+        (sent, None)
     };
     let now = source.clock.elapsed();
     let duration = options.watch_timeout.unwrap_or_else(|| {
@@ -114,8 +108,8 @@ pub(crate) async fn start(
     });
     let end = now + duration;
     let mut watcher = Watcher {
-        end_of_initial: options.send_initial_events == Some(true) && options.bookmarks,
-        progress: source.kind.subscribe(),
+        end_of_initial: options.initial_events && options.bookmarks,
+        progress: source.serving.kind().subscribe(),
         prefix,
         representation,
         sent,
@@ -216,37 +210,55 @@ impl Watcher {
     }
 
     fn initial_chunk(&mut self) -> Option<Bytes> {
-        if self.initial.is_empty() {
-            if self.end_of_initial {
-                self.end_of_initial = false;
-                self.last_bookmark = self.sent;
-                return Some(self.bookmark(true));
-            }
-            return None;
-        }
         let mut chunk = BytesMut::new();
-        let count = self.initial.len().min(BATCH);
-        let entries: Vec<_> = self.initial.drain(..count).collect();
-        for entry in entries {
-            self.render(&mut chunk, ChangeKind::Added, &entry);
+        if let Some(mut initial) = self.initial.take() {
+            let rest = (Bound::Excluded(&initial.after), Bound::Unbounded);
+            let mut after = None;
+            for (key, entry) in initial.snapshot.objects.range::<_, Arc<str>>(rest) {
+                if !key.starts_with(&self.prefix) {
+                    break;
+                }
+                if self.options.selects(entry) {
+                    self.render(&mut chunk, ChangeKind::Added, entry);
+                    if chunk.len() >= CHUNK {
+                        after = Some(Arc::clone(key));
+                        break;
+                    }
+                }
+            }
+            if let Some(after) = after {
+                initial.after = after;
+                self.initial = Some(initial);
+            }
         }
-        Some(chunk.freeze())
+        if !chunk.is_empty() {
+            return Some(chunk.freeze());
+        }
+        if self.end_of_initial {
+            self.end_of_initial = false;
+            self.last_bookmark = self.sent;
+            return Some(self.bookmark(true));
+        }
+        None
     }
 
     /// What has happened since `sent`, as far as this watcher sees it.
     fn pull(&mut self) -> Result<Option<Bytes>, Revision> {
+        let mut chunk = BytesMut::new();
         loop {
-            let missed = self.source.kind.missed(self.sent, BATCH)?;
-            let any = !missed.changes.is_empty();
-            let mut chunk = BytesMut::new();
+            let missed = self.source.serving.kind().missed(self.sent, BATCH)?;
             for change in &missed.changes {
                 self.show(&mut chunk, change);
+                self.sent = change.revision;
+                if chunk.len() >= CHUNK {
+                    return Ok(Some(chunk.freeze()));
+                }
             }
             self.sent = missed.revision;
             if !chunk.is_empty() {
                 return Ok(Some(chunk.freeze()));
             }
-            if !any {
+            if missed.changes.is_empty() {
                 return Ok(None);
             }
         }
@@ -269,27 +281,46 @@ impl Watcher {
             (true, None) => self.render(chunk, ChangeKind::Added, &change.entry),
             (false, Some(_)) if gone => self.render(chunk, ChangeKind::Deleted, &change.entry),
             (false, Some(previous)) => {
-                self.render(chunk, ChangeKind::Deleted, &previous.at(change.revision));
+                self.render(
+                    chunk,
+                    ChangeKind::Deleted,
+                    &Arc::new(previous.at(change.revision)),
+                );
             },
             (false, None) => {},
         }
     }
 
-    fn render(&mut self, chunk: &mut BytesMut, kind: ChangeKind, entry: &Entry) {
-        match self.representation.view {
-            View::Whole => write_frame(chunk, kind, &entry.body),
-            View::Metadata => write_frame(chunk, kind, entry.metadata_body()),
-            View::Table => {
-                let metadata = json!({"resourceVersion": entry.revision.to_string()});
-                let line = self.table_line(kind.name(), entry.value(), &metadata);
-                chunk.extend_from_slice(&line);
+    fn render(&mut self, chunk: &mut BytesMut, kind: ChangeKind, entry: &Arc<Entry>) {
+        if self.over {
+            return;
+        }
+        // The metadata are the same in all versions.
+        if self.representation.view == View::Metadata {
+            write_frame(chunk, kind, entry.metadata_body());
+            return;
+        }
+        let entry = match self.source.serving.shared(entry) {
+            Ok(entry) => entry,
+            Err(error) => {
+                tracing::error!(%error, key = %entry.key, "an object cannot be sent to a watcher");
+                self.over = true;
+                chunk.extend_from_slice(&error_frame(&error));
+                return;
             },
+        };
+        if self.representation.view == View::Table {
+            let metadata = json!({"resourceVersion": entry.revision.to_string()});
+            let line = self.table_line(kind.name(), entry.value(), &metadata);
+            chunk.extend_from_slice(&line);
+        } else {
+            write_frame(chunk, kind, &entry.body);
         }
     }
 
     fn table_line(&mut self, kind: &str, object: Value, metadata: &Value) -> Bytes {
         let headers = std::mem::take(&mut self.headers);
-        let columns = &self.source.declaration.columns;
+        let columns = &self.source.serving.declaration().columns;
         let table = table(
             columns,
             vec![object],
@@ -302,7 +333,7 @@ impl Watcher {
     }
 
     fn bookmark(&mut self, end_of_initial: bool) -> Bytes {
-        let declaration = &self.source.declaration;
+        let declaration = self.source.serving.declaration();
         let mut metadata =
             json!({"resourceVersion": self.sent.to_string(), "creationTimestamp": null});
         if end_of_initial {

@@ -32,6 +32,14 @@ pub enum DeclarationError {
         #[source]
         error: ColumnError,
     },
+    /// Versions of a kind have the same group, names and scope, and no two are the same version.
+    #[error(
+        "{version} is not another version of the kind it was added to: group, plural, kind and scope must be the same, and the version one that is not there yet"
+    )]
+    NotAVersion {
+        /// `<group>/<version>` of what was added.
+        version: String,
+    },
     /// The derived definition lacks something.
     #[error("{kind}: the CustomResourceDefinition has no {missing}")]
     Incomplete {

@@ -6,13 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::super::capability::{Create, CreatePlan, Object};
-use super::super::collection::{Collection, parse};
+use super::super::collection::Collection;
 use super::super::context::RequestCtx;
 use super::super::entry::Entry;
 use super::super::meta;
+use super::super::version::Version;
 use super::{
     MAX_CONFLICTS, check_deadline, contended, drop_status, encoded, invalid, read_object,
-    set_namespace, stored, typed, unstored, warn_of_duplicate_owners,
+    set_namespace, stored, unstored, warn_of_duplicate_owners,
 };
 use crate::admission::{NamespaceError, NamespaceLifecycle};
 use crate::codec::decode::Decoded;
@@ -29,12 +30,13 @@ impl<T: Object> Collection<T> {
     pub(crate) async fn create_flow(
         &self,
         rules: &dyn Create<T>,
+        version: &Version<T>,
         namespaces: &dyn NamespaceLifecycle,
         ctx: &RequestCtx,
         body: Decoded,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let declaration = &*self.declaration;
+        let declaration = &*version.declaration;
         let mut value = read_object(declaration, body, options, ctx)?;
         drop_status(declaration, &mut value);
         declaration.schema.set_defaults(&mut value);
@@ -47,7 +49,7 @@ impl<T: Object> Collection<T> {
             let name = given_name.to_owned();
             return Err(invalid(declaration, &name, &schema_errors));
         }
-        let mut object: T = typed(declaration, value)?;
+        let mut object = version.typed(value)?;
         if object
             .meta()
             .resource_version
@@ -151,7 +153,10 @@ impl<T: Object> Collection<T> {
             return Ok(None);
         }
         self.cache.consistent().await?;
-        self.kind.get(key).map(|entry| parse(&entry)).transpose()
+        self.kind
+            .get(key)
+            .map(|entry| self.versions.hub(&entry))
+            .transpose()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::super::capability::{Delete, Object};
-use super::super::collection::{Collection, parse, whole_seconds};
+use super::super::collection::{Collection, whole_seconds};
 use super::super::context::RequestCtx;
 use super::super::entry::Entry;
 use super::{MAX_CONFLICTS, check_deadline, contended, encoded, stored, unstored};
@@ -45,7 +45,7 @@ impl<T: Object> Collection<T> {
                 .kind
                 .get(&key)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let old: T = parse(&entry)?;
+            let old = self.versions.hub(&entry)?;
             check_preconditions(declaration, options, &old, &entry, name)?;
             let finalizers = finalizers_after(old.meta(), options.propagation);
             let companion = rules.plan(ctx, &old).await?;

@@ -151,15 +151,6 @@ pub(crate) fn known_fields(
     Ok(value)
 }
 
-pub(super) fn typed<T: Object>(declaration: &Declaration, value: Value) -> Result<T, ApiError> {
-    serde_json::from_value(value).map_err(|e| {
-        ApiError::bad_request(format!(
-            "{} in version {:?} cannot be handled as a {}: {e}",
-            declaration.kind, declaration.version, declaration.kind
-        ))
-    })
-}
-
 fn drop_status(declaration: &Declaration, value: &mut Value) {
     if declaration.has_status
         && let Some(object) = value.as_object_mut()

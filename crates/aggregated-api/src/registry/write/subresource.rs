@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::super::capability::{CreateSubresource, Object};
-use super::super::collection::{Collection, parse};
+use super::super::collection::Collection;
 use super::super::context::RequestCtx;
 use super::{MAX_CONFLICTS, check_deadline, contended, encoded};
 use crate::http::status::ApiError;
@@ -37,7 +37,7 @@ impl<T: Object> Collection<T> {
                 .kind
                 .get(&key)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let planned = rules.plan(ctx, parse(&entry)?, &body).await?;
+            let planned = rules.plan(ctx, self.versions.hub(&entry)?, &body).await?;
             let (Some(mut parent), false) = (planned.parent, ctx.dry_run) else {
                 return Ok(planned.body);
             };

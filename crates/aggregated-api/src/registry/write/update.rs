@@ -6,13 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::super::capability::{Object, Update};
-use super::super::collection::{Collection, parse};
+use super::super::collection::Collection;
 use super::super::context::RequestCtx;
 use super::super::entry::Entry;
 use super::super::meta;
+use super::super::version::Versions;
 use super::{
     MAX_CONFLICTS, check_deadline, contended, drop_status, encoded, invalid, read_object,
-    set_namespace, stored, typed, unstored, warn_of_duplicate_owners,
+    set_namespace, stored, unstored, warn_of_duplicate_owners,
 };
 use crate::codec::decode::Decoded;
 use crate::http::options::WriteOptions;
@@ -41,12 +42,14 @@ impl<T: Object> Collection<T> {
     pub(crate) async fn update_flow(
         &self,
         rules: &dyn Update<T>,
+        index: usize,
         ctx: &RequestCtx,
         name: &str,
         change: &Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
-        let declaration = &*self.declaration;
+        let version = self.versions.at(index)?;
+        let declaration = &*version.declaration;
         let resource = &declaration.resource;
         let key: Arc<str> = declaration.key(&ctx.namespace, name).into();
         self.cache.consistent().await?;
@@ -56,15 +59,16 @@ impl<T: Object> Collection<T> {
                 .kind
                 .get(&key)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
-            let old: T = parse(&entry)?;
-            let mut value = self.changed(&entry, change, ctx, options)?;
-            keep_status(declaration, &mut value, &entry.value());
+            let old = self.versions.hub(&entry)?;
+            let shown = self.versions.convert(&entry, index)?;
+            let mut value = changed(declaration, &shown, change, ctx, options)?;
+            keep_status(declaration, &mut value, &shown.value());
             declaration.schema.set_defaults(&mut value);
             let mut errors = declaration.schema.validate(&value);
             if !errors.is_empty() {
                 return Err(invalid(declaration, name, &errors));
             }
-            let mut new: T = typed(declaration, value)?;
+            let mut new = version.typed(value)?;
             check_identity(
                 declaration,
                 new.meta_mut(),
@@ -98,7 +102,8 @@ impl<T: Object> Collection<T> {
             let companion = rules.plan(ctx, &new, &old).await?;
             let mut unchanged = old.clone();
             let before = encoded(&mut unchanged)?;
-            if encoded(&mut new)? == before {
+            let stored_in_hub = self.versions.stored_in(&entry)? == Versions::<T>::HUB;
+            if stored_in_hub && encoded(&mut new)? == before {
                 return Ok(entry);
             }
             if spec_changed(&mut new, &before)? {
@@ -118,54 +123,52 @@ impl<T: Object> Collection<T> {
         }
         Err(contended(resource, name))
     }
+}
 
-    /// The changed object as the client means it, unknown fields dropped.
-    fn changed(
-        &self,
-        entry: &Entry,
-        change: &Change,
-        ctx: &RequestCtx,
-        options: &WriteOptions,
-    ) -> Result<Value, ApiError> {
-        let decoded = match change {
-            Change::Replace(body) => Decoded {
-                value: body.value.clone(),
-                duplicates: body.duplicates.clone(),
-            },
-            Change::Patch(Patch::Merge(patch)) => {
-                let mut value = entry.value();
-                json_patch::merge(&mut value, &patch.value);
-                let given = patch.value.pointer("/metadata/resourceVersion").cloned();
-                set_resource_version(&mut value, given);
-                Decoded {
-                    value,
-                    duplicates: patch.duplicates.clone(),
-                }
-            },
-            Change::Patch(Patch::Json(patch)) => {
-                let mut value = entry.value();
-                json_patch::patch(&mut value, patch).map_err(|e| {
-                    ApiError::refusal(
-                        http::StatusCode::UNPROCESSABLE_ENTITY,
-                        "Invalid",
-                        format!(
-                            "the server rejected our request due to an error in our request: {e}"
-                        ),
-                    )
-                })?;
-                let given = value
-                    .pointer("/metadata/resourceVersion")
-                    .filter(|rv| rv.as_str() != Some(&entry.revision.to_string()))
-                    .cloned();
-                set_resource_version(&mut value, given);
-                Decoded {
-                    value,
-                    duplicates: Vec::new(),
-                }
-            },
-        };
-        read_object(&self.declaration, decoded, options, ctx)
-    }
+/// The changed object as the client means it, unknown fields dropped.
+fn changed(
+    declaration: &Declaration,
+    entry: &Entry,
+    change: &Change,
+    ctx: &RequestCtx,
+    options: &WriteOptions,
+) -> Result<Value, ApiError> {
+    let decoded = match change {
+        Change::Replace(body) => Decoded {
+            value: body.value.clone(),
+            duplicates: body.duplicates.clone(),
+        },
+        Change::Patch(Patch::Merge(patch)) => {
+            let mut value = entry.value();
+            json_patch::merge(&mut value, &patch.value);
+            let given = patch.value.pointer("/metadata/resourceVersion").cloned();
+            set_resource_version(&mut value, given);
+            Decoded {
+                value,
+                duplicates: patch.duplicates.clone(),
+            }
+        },
+        Change::Patch(Patch::Json(patch)) => {
+            let mut value = entry.value();
+            json_patch::patch(&mut value, patch).map_err(|e| {
+                ApiError::refusal(
+                    http::StatusCode::UNPROCESSABLE_ENTITY,
+                    "Invalid",
+                    format!("the server rejected our request due to an error in our request: {e}"),
+                )
+            })?;
+            let given = value
+                .pointer("/metadata/resourceVersion")
+                .filter(|rv| rv.as_str() != Some(&entry.revision.to_string()))
+                .cloned();
+            set_resource_version(&mut value, given);
+            Decoded {
+                value,
+                duplicates: Vec::new(),
+            }
+        },
+    };
+    read_object(declaration, decoded, options, ctx)
 }
 
 fn keep_status(declaration: &Declaration, value: &mut Value, old: &Value) {
