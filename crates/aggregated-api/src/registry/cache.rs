@@ -19,10 +19,26 @@ use super::entry::{Entry, EntryError};
 use crate::http::status::ApiError;
 use crate::store::{self, Batch, Revision, SERVED_PREFIX, Store};
 
-/// Most changes of one kind that are kept for watches to resume from.
-const HISTORY: usize = 16_384;
-/// What the kept changes of one kind may take in memory, in bytes.
-const HISTORY_BYTES: usize = 24 * 1024 * 1024;
+/// How much of the past of one kind is kept in memory for watches to resume from. The latest change
+/// is kept whatever its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Most changes.
+    pub changes: usize,
+    /// What the changes may keep in memory, in bytes; an object that two of them share counts for
+    /// both.
+    pub bytes: usize,
+}
+
+impl Default for HistoryLimits {
+    fn default() -> Self {
+        Self {
+            changes: 16_384,
+            bytes: 48 * 1024 * 1024,
+        }
+    }
+}
+
 /// How far back the history is read from the store at start.
 const RELOADED_REVISIONS: u64 = 16_384;
 /// Longest wait of a read for the cache to catch up.
@@ -64,6 +80,14 @@ pub struct Change {
     pub previous: Option<Arc<Entry>>,
 }
 
+impl Change {
+    /// What this change keeps in memory, roughly, in bytes.
+    fn weight(&self) -> usize {
+        let previous = self.previous.as_ref().map_or(0, |entry| entry.weight());
+        self.entry.weight() + previous
+    }
+}
+
 /// Appends a line of a watch.
 pub fn write_frame(to: &mut BytesMut, kind: ChangeKind, object: &[u8]) {
     to.reserve(object.len() + 40);
@@ -89,21 +113,22 @@ struct State {
     snapshot: Snapshot,
     history: VecDeque<Arc<Change>>,
     history_bytes: usize,
+    limits: HistoryLimits,
     /// Changes up to this revision are no longer in the history.
     forgotten: Revision,
 }
 
 impl State {
     fn remember(&mut self, change: Arc<Change>) {
-        self.history_bytes += change.entry.weight();
+        self.history_bytes += change.weight();
         self.history.push_back(change);
-        while self.history.len() > HISTORY
-            || (self.history_bytes > HISTORY_BYTES && self.history.len() > 1)
+        while self.history.len() > 1
+            && (self.history.len() > self.limits.changes || self.history_bytes > self.limits.bytes)
         {
             let Some(oldest) = self.history.pop_front() else {
                 break;
             };
-            self.history_bytes -= oldest.entry.weight();
+            self.history_bytes -= oldest.weight();
             self.forgotten = oldest.revision;
         }
     }
@@ -125,16 +150,18 @@ pub struct Missed {
 }
 
 impl KindCache {
-    fn new(revision: Revision) -> Self {
+    fn new(revision: Revision, limits: HistoryLimits) -> Self {
         Self {
             state: RwLock::new(State {
                 snapshot: Snapshot {
                     objects: OrdMap::new(),
                     revision,
-                    changed: 0,
+                    // Why: what was deleted before is unknown, so earlier states are the store's to tell.
+                    changed: revision,
                 },
                 history: VecDeque::new(),
                 history_bytes: 0,
+                limits,
                 forgotten: revision,
             }),
             progress: watch::Sender::new(revision),
@@ -203,6 +230,7 @@ impl KindCache {
 pub struct StoreCache {
     store: Arc<dyn Store>,
     kinds: RwLock<HashMap<String, Arc<KindCache>>>,
+    limits: HistoryLimits,
     progress: watch::Sender<Revision>,
     failure: watch::Sender<Option<String>>,
 }
@@ -213,6 +241,17 @@ impl StoreCache {
     /// # Errors
     /// The store cannot be read, or holds what this version cannot.
     pub async fn start(store: Arc<dyn Store>) -> Result<Arc<Self>, ApiError> {
+        Self::start_with(store, HistoryLimits::default()).await
+    }
+
+    /// As [`Self::start`], with other limits on the history of each kind.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(
+        store: Arc<dyn Store>,
+        limits: HistoryLimits,
+    ) -> Result<Arc<Self>, ApiError> {
         let from = store.revision().saturating_sub(RELOADED_REVISIONS).max(1);
         let listing = match store.list(SERVED_PREFIX, Some(from), None, None).await {
             Err(store::Error::Compacted { oldest, .. }) => {
@@ -224,6 +263,7 @@ impl StoreCache {
         };
         let cache = Arc::new(Self {
             kinds: RwLock::new(HashMap::new()),
+            limits,
             progress: watch::Sender::new(listing.revision),
             failure: watch::Sender::new(None),
             store: Arc::clone(&store),
@@ -233,7 +273,6 @@ impl StoreCache {
                 .map_err(|e| ApiError::internal("the store holds an unreadable object", e))?;
             let kind = cache.kind(kind_prefix(&record.key));
             let mut state = kind.state.write();
-            state.snapshot.changed = state.snapshot.changed.max(entry.revision);
             state
                 .snapshot
                 .objects
@@ -285,7 +324,7 @@ impl StoreCache {
         let revision = *self.progress.borrow();
         let kind = kinds
             .entry(prefix.to_owned())
-            .or_insert_with(|| Arc::new(KindCache::new(revision)));
+            .or_insert_with(|| Arc::new(KindCache::new(revision, self.limits)));
         Arc::clone(kind)
     }
 
@@ -384,5 +423,62 @@ mod tests {
     fn keys_belong_to_their_group_and_resource() {
         assert_eq!(kind_prefix("/registry/g.x/ks/ns/n"), "/registry/g.x/ks/");
         assert_eq!(kind_prefix("/registry/g.x/ks/n"), "/registry/g.x/ks/");
+    }
+
+    fn entry(name: &str, revision: Revision, size: usize) -> Arc<Entry> {
+        let filler = "x".repeat(size);
+        let value = format!(r#"{{"metadata":{{"name":"{name}"}},"filler":"{filler}"}}"#);
+        let key = format!("/registry/g/ks/{name}").into();
+        Arc::new(Entry::decode(&key, value.as_bytes(), revision).unwrap())
+    }
+
+    #[test]
+    fn what_the_history_keeps_alive_stays_below_its_limit_also_when_objects_shrink() {
+        const LIMIT: usize = 1 << 20;
+        let limits = HistoryLimits {
+            changes: 1000,
+            bytes: LIMIT,
+        };
+        let kind = KindCache::new(0, limits);
+        for revision in 1..500 {
+            let change = Change {
+                revision,
+                kind: ChangeKind::Modified,
+                entry: entry("a", revision, 10),
+                previous: Some(entry("a", revision - 1, 30_000)),
+            };
+            kind.apply(revision, vec![Arc::new(change)]);
+            let state = kind.state.read();
+            let kept: usize = state
+                .history
+                .iter()
+                .flat_map(|change| [Some(&change.entry), change.previous.as_ref()])
+                .flatten()
+                .map(|entry| entry.body.len())
+                .sum();
+            assert!(kept <= LIMIT, "{kept} bytes at revision {revision}");
+            assert!(kept > LIMIT / 2 || revision < 30, "the limit is used");
+        }
+        assert!(kind.missed(1, 10).is_err(), "the oldest are forgotten");
+    }
+
+    #[test]
+    fn the_latest_change_is_kept_whatever_its_size() {
+        let limits = HistoryLimits {
+            changes: 0,
+            bytes: 0,
+        };
+        let kind = KindCache::new(0, limits);
+        for revision in 1..4 {
+            let change = Change {
+                revision,
+                kind: ChangeKind::Added,
+                entry: entry("a", revision, 10),
+                previous: None,
+            };
+            kind.apply(revision, vec![Arc::new(change)]);
+        }
+        assert_eq!(kind.missed(2, 10).unwrap().changes.len(), 1);
+        assert_eq!(kind.missed(1, 10).unwrap_err(), 2);
     }
 }
