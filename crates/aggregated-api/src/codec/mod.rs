@@ -2,4 +2,5 @@
 
 pub mod decode;
 pub mod negotiate;
+pub(crate) mod number;
 pub mod selector;

@@ -30,9 +30,28 @@ pub enum View {
     /// As it is.
     Whole,
     /// `meta.k8s.io` `Table`.
-    Table,
+    Table(MetaVersion),
     /// `meta.k8s.io` `PartialObjectMetadata`, or its list for a list.
-    Metadata,
+    Metadata(MetaVersion),
+}
+
+/// A version of the group `meta.k8s.io`; their tables and metadata differ in nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaVersion {
+    /// `v1`.
+    V1,
+    /// `v1beta1`.
+    V1Beta1,
+}
+
+impl MetaVersion {
+    /// `apiVersion` of what is in this version.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
 }
 
 /// The kind of endpoint that answers: decides which views it offers.
@@ -104,7 +123,8 @@ pub fn accept_header(headers: &HeaderMap) -> String {
 /// Chooses the representation of an answer.
 ///
 /// # Errors
-/// 406 when no clause of `Accept` can be met, 400 for an unknown `includeObject`.
+/// 406 when no clause of `Accept` can be met, or the first that can names metadata of a list for an
+/// object or the other way round; 400 for an unknown `includeObject`.
 pub fn negotiate(
     headers: &HeaderMap,
     query: &Query,
@@ -137,7 +157,7 @@ pub fn negotiate(
             "application/yaml" if answer != Answer::Watch => Format::Yaml,
             _ => continue,
         };
-        if let Some(view) = view_of(&clause, answer) {
+        if let Some(view) = view_of(&clause, answer)? {
             return Ok(Representation {
                 format,
                 view,
@@ -167,20 +187,27 @@ fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
     }
 }
 
-fn view_of(clause: &Clause<'_>, answer: Answer) -> Option<View> {
+/// The view that a clause asks for; `None` when the clause cannot be met.
+fn view_of(clause: &Clause<'_>, answer: Answer) -> Result<Option<View>, ApiError> {
     let Some(kind) = clause.parameter("as") else {
-        return Some(View::Whole);
+        return Ok(Some(View::Whole));
     };
-    if clause.parameter("g") != Some("meta.k8s.io")
-        || !matches!(clause.parameter("v"), Some("v1" | "v1beta1"))
-    {
-        return None;
-    }
+    let version = match (clause.parameter("g"), clause.parameter("v")) {
+        (Some("meta.k8s.io"), Some("v1")) => MetaVersion::V1,
+        (Some("meta.k8s.io"), Some("v1beta1")) => MetaVersion::V1Beta1,
+        _ => return Ok(None),
+    };
     match (kind, answer) {
-        ("Table", Answer::Object | Answer::List | Answer::Watch) => Some(View::Table),
+        ("Table", Answer::Object | Answer::List | Answer::Watch) => Ok(Some(View::Table(version))),
         ("PartialObjectMetadata", Answer::Object | Answer::Watch)
-        | ("PartialObjectMetadataList", Answer::List) => Some(View::Metadata),
-        _ => None,
+        | ("PartialObjectMetadataList", Answer::List) => Ok(Some(View::Metadata(version))),
+        ("PartialObjectMetadata", Answer::List) => Err(ApiError::not_acceptable(
+            "you requested PartialObjectMetadata, but the requested object is a list",
+        )),
+        ("PartialObjectMetadataList", Answer::Object) => Err(ApiError::not_acceptable(
+            "you requested PartialObjectMetadataList, but the requested object is not a list",
+        )),
+        _ => Ok(None),
     }
 }
 
@@ -250,6 +277,7 @@ mod tests {
     #[test]
     fn accept_is_met_as_kubernetes_clients_send_it() {
         use Format::{Json, Yaml};
+        use MetaVersion::{V1, V1Beta1};
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let gc = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         for (accept, answer, expected) in [
@@ -260,9 +288,15 @@ mod tests {
                 Ok((Json, View::Whole)),
             ),
             ("application/yaml", Answer::Object, Ok((Yaml, View::Whole))),
-            (table, Answer::List, Ok((Json, View::Table))),
-            (table, Answer::Watch, Ok((Json, View::Table))),
-            (gc, Answer::List, Ok((Json, View::Metadata))),
+            (table, Answer::List, Ok((Json, View::Table(V1)))),
+            (table, Answer::Watch, Ok((Json, View::Table(V1)))),
+            (gc, Answer::List, Ok((Json, View::Metadata(V1)))),
+            (gc, Answer::Object, Err(406)),
+            (
+                "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                Answer::List,
+                Ok((Json, View::Table(V1Beta1))),
+            ),
             (
                 "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
                 Answer::List,

@@ -1,8 +1,9 @@
 //! Label and field selectors, in the grammar of `k8s.io/apimachinery/pkg/labels` and `fields`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::http::status::ApiError;
+use crate::registry::meta::{label_key_faults, label_value_faults};
 
 /// A parsed `labelSelector`; all requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,39 +25,16 @@ enum Operator {
     Less(i64),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Word(String),
-    Symbol(&'static str),
-}
-
 impl LabelSelector {
     /// Parses the text of the query parameter.
     ///
     /// # Errors
-    /// 400 when it does not follow the grammar.
+    /// 400 when it does not follow the grammar, or names a key or value that no label can have.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
-        let refuse = |why: &str| {
-            ApiError::bad_request(format!("unable to parse requirement: {why} in {text:?}"))
-        };
-        let tokens = tokens(text).map_err(|why| refuse(&why))?;
-        let mut parser = Parser {
-            tokens: &tokens,
-            at: 0,
-        };
-        let mut requirements = Vec::new();
-        while !parser.done() {
-            requirements.push(parser.requirement().map_err(|why| refuse(&why))?);
-            if !parser.done() {
-                if !parser.eat(",") {
-                    return Err(refuse("expected ','"));
-                }
-                if parser.done() {
-                    return Err(refuse("nothing after ','"));
-                }
-            }
-        }
-        Ok(Self(requirements))
+        Parser::new(text)
+            .selector()
+            .map(Self)
+            .map_err(ApiError::bad_request)
     }
 
     /// Whether every object matches.
@@ -84,118 +62,183 @@ fn number(value: Option<&String>) -> Option<i64> {
     value.and_then(|v| v.parse().ok())
 }
 
-fn tokens(text: &str) -> Result<Vec<Token>, String> {
-    let mut found = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let symbol = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"]
-            .into_iter()
-            .find(|symbol| rest.starts_with(symbol));
-        if let Some(symbol) = symbol {
-            found.push(Token::Symbol(symbol));
-            rest = &rest[symbol.len()..];
-        } else {
-            let end = rest
-                .find(|c: char| c.is_whitespace() || "=!,()<>".contains(c))
-                .unwrap_or(rest.len());
-            let word = &rest[..end];
-            if !word
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-            {
-                return Err(format!("unexpected character {first:?}"));
-            }
-            found.push(Token::Word(word.to_owned()));
-            rest = &rest[end..];
-        }
-        rest = rest.trim_start();
-    }
-    Ok(found)
-}
+/// Characters that are tokens, alone or, for the operators, in pairs.
+const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"];
 
+/// Reads tokens as they are asked for. The end of the text is a token too, an empty one; texts of
+/// errors are those of `k8s.io/apimachinery/pkg/labels`.
 struct Parser<'a> {
-    tokens: &'a [Token],
-    at: usize,
+    rest: &'a str,
 }
 
-impl Parser<'_> {
-    fn done(&self) -> bool {
-        self.at >= self.tokens.len()
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { rest: text }
     }
 
-    fn eat(&mut self, symbol: &str) -> bool {
-        let hit = matches!(self.tokens.get(self.at), Some(Token::Symbol(s)) if *s == symbol);
-        if hit {
-            self.at += 1;
+    fn peek(&mut self) -> &'a str {
+        let space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
+        self.rest = self.rest.trim_start_matches(space);
+        if let Some(symbol) = SYMBOLS.iter().find(|s| self.rest.starts_with(**s)) {
+            return symbol;
         }
-        hit
+        let end = self.rest.find(|c| space(c) || "=!,()<>".contains(c));
+        self.rest
+            .get(..end.unwrap_or(self.rest.len()))
+            .unwrap_or_default()
     }
 
-    fn word(&mut self) -> Option<String> {
-        match self.tokens.get(self.at) {
-            Some(Token::Word(word)) => {
-                self.at += 1;
-                Some(word.clone())
-            },
-            Some(Token::Symbol(_)) | None => None,
+    fn take(&mut self) -> &'a str {
+        let token = self.peek();
+        self.rest = self.rest.get(token.len()..).unwrap_or_default();
+        token
+    }
+
+    fn selector(mut self) -> Result<Vec<Requirement>, String> {
+        let mut requirements = Vec::new();
+        let first = self.peek();
+        if first.is_empty() {
+            return Ok(requirements);
+        }
+        if !is_word(first) && first != "!" {
+            return Err(format!(
+                "found '{first}', expected: !, identifier, or 'end of string'"
+            ));
+        }
+        loop {
+            let requirement = self.requirement();
+            requirements
+                .push(requirement.map_err(|why| format!("unable to parse requirement: {why}"))?);
+            match self.take() {
+                "" => return Ok(requirements),
+                "," => {},
+                other => {
+                    return Err(format!("found '{other}', expected: ',' or 'end of string'"));
+                },
+            }
+            let next = self.peek();
+            if !is_word(next) && next != "!" {
+                return Err(format!("found '{next}', expected: identifier after ','"));
+            }
         }
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
-        if self.eat("!") {
-            let key = self.key()?;
-            return Ok(Requirement {
-                key,
-                operator: Operator::Absent,
-            });
+        let absent = self.peek() == "!";
+        if absent {
+            self.take();
         }
-        let key = self.key()?;
-        let operator = if self.eat("==") || self.eat("=") {
-            Operator::In(vec![self.word().unwrap_or_default()])
-        } else if self.eat("!=") {
-            Operator::NotIn(vec![self.word().unwrap_or_default()])
-        } else if self.eat(">") {
-            Operator::Greater(self.bound()?)
-        } else if self.eat("<") {
-            Operator::Less(self.bound()?)
-        } else {
-            match self.word().as_deref() {
-                None => Operator::Exists,
-                Some("in") => Operator::In(self.set()?),
-                Some("notin") => Operator::NotIn(self.set()?),
-                Some(other) => return Err(format!("unknown operator {other:?}")),
-            }
+        let key = self.take();
+        if !is_word(key) {
+            return Err(format!("found '{key}', expected: identifier"));
+        }
+        let faults = label_key_faults(key);
+        if !faults.is_empty() {
+            return Err(format!(
+                "<nil>: Invalid value: {key:?}: {}",
+                faults.join("; ")
+            ));
+        }
+        let operator = match self.peek() {
+            _ if absent => Operator::Absent,
+            "" | "," => Operator::Exists,
+            _ => match self.take() {
+                "=" | "==" => Operator::In(checked(key, [self.value()?])?),
+                "!=" => Operator::NotIn(checked(key, [self.value()?])?),
+                "in" => Operator::In(checked(key, self.set()?)?),
+                "notin" => Operator::NotIn(checked(key, self.set()?)?),
+                ">" => Operator::Greater(self.bound(key)?),
+                "<" => Operator::Less(self.bound(key)?),
+                other => {
+                    return Err(format!(
+                        "found '{other}', expected: in, notin, =, ==, !=, gt, lt"
+                    ));
+                },
+            },
         };
-        Ok(Requirement { key, operator })
+        Ok(Requirement {
+            key: key.to_owned(),
+            operator,
+        })
     }
 
-    fn key(&mut self) -> Result<String, String> {
-        let key = self.word().ok_or("expected a label key")?;
-        crate::registry::meta::check_label_key(&key)
-            .map_err(|why| format!("invalid label key {key:?}: {why}"))?;
-        Ok(key)
-    }
-
-    fn bound(&mut self) -> Result<i64, String> {
-        let word = self.word().unwrap_or_default();
-        word.parse()
-            .map_err(|_| format!("{word:?} is not an integer"))
-    }
-
-    fn set(&mut self) -> Result<Vec<String>, String> {
-        if !self.eat("(") {
-            return Err("expected '('".to_owned());
+    /// What an operator compares with; nothing is the empty value.
+    fn value(&mut self) -> Result<&'a str, String> {
+        match self.peek() {
+            "" | "," => Ok(""),
+            word if is_word(word) => Ok(self.take()),
+            other => Err(format!("found '{other}', expected: identifier")),
         }
-        let mut values = Vec::new();
+    }
+
+    fn bound(&mut self, key: &str) -> Result<i64, String> {
+        let text = self.value()?;
+        let Ok(bound) = text.parse() else {
+            let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+            let mut errors = vec![format!("values[0]: Invalid value: {text:?}: {why}")];
+            errors.extend(checked(key, [text]).err());
+            return Err(aggregate(&errors));
+        };
+        checked(key, [text]).map(|_| bound)
+    }
+
+    /// Values in parentheses; one that is left out is the empty value.
+    fn set(&mut self) -> Result<BTreeSet<&'a str>, String> {
+        let open = self.take();
+        if open != "(" {
+            return Err(format!("found '{open}' expected: '('"));
+        }
+        let mut values = BTreeSet::new();
         loop {
-            values.push(self.word().unwrap_or_default());
-            if self.eat(")") {
-                return Ok(values);
+            let next = self.peek();
+            if is_word(next) {
+                values.insert(self.take());
+            } else if next == "," || next == ")" {
+                values.insert("");
+            } else {
+                return Err(format!("found '{next}', expected: ',', ')' or identifier"));
             }
-            if !self.eat(",") {
-                return Err("expected ',' or ')'".to_owned());
+            match self.take() {
+                ")" => return Ok(values),
+                "," => {},
+                other => return Err(format!("found '{other}', expected: ',' or ')'")),
             }
         }
+    }
+}
+
+fn is_word(token: &str) -> bool {
+    !token.is_empty() && !SYMBOLS.contains(&token)
+}
+
+/// The values, if each can be one of a label.
+fn checked<'a>(
+    key: &str,
+    values: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<String>, String> {
+    let values: Vec<_> = values.into_iter().map(ToOwned::to_owned).collect();
+    let errors: Vec<_> = values
+        .iter()
+        .enumerate()
+        .filter_map(|(index, value)| {
+            let faults = label_value_faults(value);
+            (!faults.is_empty()).then(|| {
+                let why = faults.join("; ");
+                format!("values[{index}][{key}]: Invalid value: {value:?}: {why}")
+            })
+        })
+        .collect();
+    if errors.is_empty() {
+        Ok(values)
+    } else {
+        Err(aggregate(&errors))
+    }
+}
+
+fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
     }
 }
 
@@ -210,36 +253,34 @@ enum Field {
 }
 
 impl FieldSelector {
-    /// Parses the text of the query parameter.
+    /// Parses the text of the query parameter. A backslash takes its meaning from `\`, `,` and `=`
+    /// in a value.
     ///
     /// # Errors
-    /// 400 for a field that cannot be selected by, or a term without an operator.
+    /// 400 for a field that cannot be selected by, or a term that cannot be read.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
-        let mut terms = Vec::new();
-        for term in text.split(',').filter(|t| !t.is_empty()) {
-            let (field, equal, value) = if let Some((f, v)) = term.split_once("!=") {
-                (f, false, v)
-            } else if let Some((f, v)) = term.split_once("==") {
-                (f, true, v)
-            } else if let Some((f, v)) = term.split_once('=') {
-                (f, true, v)
-            } else {
-                return Err(ApiError::bad_request(format!(
-                    "invalid selector: {text:?}; can't understand {term:?}"
-                )));
-            };
-            let field = match field {
-                "metadata.name" => Field::Name,
-                "metadata.namespace" => Field::Namespace,
-                other => {
-                    return Err(ApiError::bad_request(format!(
-                        "field label not supported: {other}"
-                    )));
-                },
-            };
-            terms.push((field, equal, value.to_owned()));
-        }
-        Ok(Self(terms))
+        let terms = split_terms(text)
+            .into_iter()
+            .filter(|term| !term.is_empty())
+            .map(|term| {
+                let (field, equal, value) = split_term(term).ok_or_else(|| {
+                    format!("invalid selector: '{text}'; can't understand '{term}'")
+                })?;
+                Ok((field, equal, unescaped(value)?))
+            })
+            .collect::<Result<Vec<_>, String>>()
+            .map_err(ApiError::bad_request)?;
+        terms
+            .into_iter()
+            .map(|(field, equal, value)| match field {
+                "metadata.name" => Ok((Field::Name, equal, value)),
+                "metadata.namespace" => Ok((Field::Namespace, equal, value)),
+                other => Err(ApiError::bad_request(format!(
+                    "{other:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                ))),
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// The selector for one name.
@@ -269,6 +310,52 @@ impl FieldSelector {
             (actual == value) == *equal
         })
     }
+}
+
+/// The terms between commas that no backslash precedes.
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut escaped = false;
+    text.split(|c| {
+        let here = std::mem::take(&mut escaped);
+        escaped = c == '\\' && !here;
+        c == ',' && !here
+    })
+    .collect()
+}
+
+/// Field, whether it has to be equal, and value, split at the first operator.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    let (field, value) = term.split_once('=')?;
+    match field.strip_suffix('!') {
+        Some(field) => Some((field, false, value)),
+        None => Some((field, true, value.strip_prefix('=').unwrap_or(value))),
+    }
+}
+
+fn unescaped(value: &str) -> Result<String, String> {
+    let mut plain = String::with_capacity(value.len());
+    let mut rest = value.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => match rest.next() {
+                Some(c @ ('\\' | ',' | '=')) => plain.push(c),
+                other => {
+                    let sequence: String = std::iter::once('\\').chain(other).collect();
+                    return Err(format!(
+                        "invalid field selector: invalid escape sequence: {sequence}"
+                    ));
+                },
+            },
+            ',' | '=' => {
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {}",
+                    u32::from(c)
+                ));
+            },
+            c => plain.push(c),
+        }
+    }
+    Ok(plain)
 }
 
 #[cfg(test)]
@@ -312,21 +399,79 @@ mod tests {
     }
 
     #[test]
-    fn malformed_label_selectors_are_refused() {
-        for bad in [
-            "a b",
-            "a in x",
-            "a in (x",
-            "=x",
-            ",",
-            "a,",
-            "a>x",
-            "%",
-            "a in (x))",
-            "-a=1",
+    fn label_selectors_may_leave_values_out_and_name_labels_after_operators() {
+        for (selector, object, expected) in [
+            ("a in ()", "a=", true),
+            ("a in (x,)", "a=", true),
+            ("a in (,,x)", "a=x", true),
+            ("a in (,x)", "a=y", false),
+            ("a=,b", "a=,b=1", true),
+            ("a=in", "a=in", true),
+            ("in in (notin)", "in=notin", true),
+            ("!in", "a=1", true),
+            (" a\t=\n1 ", "a=1", true),
+        ] {
+            let parsed = LabelSelector::parse(selector).expect(selector);
+            assert_eq!(
+                parsed.matches(&labels(object)),
+                expected,
+                "{selector} on {object}"
+            );
+        }
+    }
+
+    // The texts are those of k8s.io/apimachinery/pkg/labels/selector.go.
+    #[test]
+    fn malformed_label_selectors_are_refused_with_the_reason() {
+        for (bad, why) in [
+            (
+                "a b",
+                "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+            ),
+            ("!a=b", "found '=', expected: ',' or 'end of string'"),
+            (
+                "a in x",
+                "unable to parse requirement: found 'x' expected: '('",
+            ),
+            ("a in (x", "found '', expected: ',' or ')'"),
+            ("a in (=", "found '=', expected: ',', ')' or identifier"),
+            (
+                "=x",
+                "found '=', expected: !, identifier, or 'end of string'",
+            ),
+            (
+                ",",
+                "found ',', expected: !, identifier, or 'end of string'",
+            ),
+            ("a,", "found '', expected: identifier after ','"),
+            ("a==b=c", "found '=', expected: ',' or 'end of string'"),
+            (
+                "a=(b",
+                "unable to parse requirement: found '(', expected: identifier",
+            ),
+            (
+                "a>x",
+                "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+            ),
+            (
+                "%",
+                "unable to parse requirement: <nil>: Invalid value: \"%\": name part must consist of",
+            ),
+            ("a in (x))", "found ')', expected: ',' or 'end of string'"),
+            ("-a=1", "Invalid value: \"-a\""),
+            (
+                "a=-b",
+                "unable to parse requirement: values[0][a]: Invalid value: \"-b\": a valid label must be an empty string",
+            ),
+            (
+                "a in (b,-c)",
+                "unable to parse requirement: values[0][a]: Invalid value: \"-c\": ",
+            ),
+            ("a=ü", "Invalid value: \"ü\""),
         ] {
             let error = LabelSelector::parse(bad).expect_err(bad);
             assert_eq!(error.code(), 400, "{bad}");
+            assert!(error.to_string().contains(why), "{bad}: {error}");
         }
     }
 
@@ -337,9 +482,40 @@ mod tests {
         assert!(!selector.matches("n", "x"));
         assert!(!selector.matches("m", "y"));
         assert_eq!(selector.exact_name(), Some("x"));
-        assert_eq!(
-            FieldSelector::parse("spec.foo=1").unwrap_err().to_string(),
-            "field label not supported: spec.foo"
-        );
+        let escaped = FieldSelector::parse(r"metadata.name==a\,b\=c\\,").unwrap();
+        assert_eq!(escaped.exact_name(), Some(r"a,b=c\"));
+    }
+
+    // The texts are those of k8s.io/apimachinery/pkg/fields/selector.go.
+    #[test]
+    fn malformed_field_selectors_are_refused_with_the_reason() {
+        for (bad, why) in [
+            (
+                "spec.foo=1",
+                r#""spec.foo" is not a known field selector: only "metadata.name", "metadata.namespace""#,
+            ),
+            (
+                "metadata.name",
+                "invalid selector: 'metadata.name'; can't understand 'metadata.name'",
+            ),
+            (
+                r"metadata.name=\x",
+                r"invalid field selector: invalid escape sequence: \x",
+            ),
+            (
+                r"metadata.name=x\",
+                r"invalid field selector: invalid escape sequence: \",
+            ),
+            (
+                "metadata.name=x=y",
+                "invalid field selector: unescaped character in value: 61",
+            ),
+        ] {
+            let error = FieldSelector::parse(bad).expect_err(bad);
+            assert_eq!(
+                (error.code().as_u16(), error.to_string()),
+                (400, why.to_owned())
+            );
+        }
     }
 }

@@ -7,11 +7,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::status::{ApiError, FieldError};
+use crate::codec::number::{parse_duration, parse_int, parse_uint};
 use crate::codec::selector::{FieldSelector, LabelSelector};
 use crate::store::Revision;
 
 /// Group of the options kinds in errors.
 const META_GROUP: &str = "meta.k8s.io";
+const RV_MATCH: &str = "resourceVersionMatch";
+const EXACT: &str = "Exact";
+const NOT_OLDER_THAN: &str = "NotOlderThan";
 /// Longest time a request other than a watch may take.
 const MAX_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -37,24 +41,36 @@ impl Query {
             .map(|(_, v)| v.as_str())
     }
 
+    /// All values of a parameter.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0
+            .iter()
+            .filter(move |(k, _)| k == name)
+            .map(|(_, v)| v.as_str())
+    }
+
     fn set(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|v| !v.is_empty())
     }
 
     /// Whether a boolean parameter is on: present and neither `false` nor `0`.
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+        self.switch(name) == Some(true)
     }
 
+    /// A boolean parameter, if there is one.
+    fn switch(&self, name: &str) -> Option<bool> {
+        self.get(name)
+            .map(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
+    }
+
+    /// A number above zero, if there is one.
     fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(text) = self.set(name) else {
+        let Some(text) = self.get(name) else {
             return Ok(None);
         };
-        text.parse::<i64>()
-            .map(|n| u64::try_from(n).ok())
-            .map_err(|e| {
-                ApiError::bad_request(format!("parameter {name}: {text:?} is not an integer: {e}"))
-            })
+        let number = parse_int(text).map_err(ApiError::bad_request)?;
+        Ok(u64::try_from(number).ok().filter(|n| *n > 0))
     }
 
     /// The time the client allows for the request.
@@ -65,7 +81,7 @@ impl Query {
         let Some(text) = self.set("timeout") else {
             return Ok(MAX_TIMEOUT);
         };
-        match go_duration(text) {
+        match parse_duration(text) {
             Some(Duration::ZERO) => Ok(MAX_TIMEOUT),
             Some(duration) => Ok(duration.min(MAX_TIMEOUT)),
             None => Err(ApiError::bad_request(format!(
@@ -73,36 +89,6 @@ impl Query {
             ))),
         }
     }
-}
-
-/// Go's duration syntax: `1h2m3.5s`, `300ms`.
-fn go_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, tail) = rest.split_at(digits);
-        let number: f64 = number.parse().ok()?;
-        let end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(end);
-        total += number
-            * match unit {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 1e-3,
-                "us" | "µs" => 1e-6,
-                "ns" => 1e-9,
-                _ => return None,
-            };
-        rest = tail;
-    }
-    Duration::try_from_secs_f64(total).ok()
 }
 
 /// How `resourceVersion` is applied.
@@ -150,17 +136,30 @@ impl Continue {
             ))
         };
         let bytes = URL_SAFE_NO_PAD
-            .decode(text.trim_end_matches('='))
+            .decode(text)
             .map_err(|e| refuse(&e.to_string()))?;
         let token: Self = serde_json::from_slice(&bytes).map_err(|e| refuse(&e.to_string()))?;
         if token.v != "meta.k8s.io/v1" {
-            return Err(refuse("server does not recognize this encoded version"));
+            return Err(refuse(&format!(
+                "server does not recognize this encoded version {}",
+                token.v
+            )));
         }
         if token.rv == 0 {
-            return Err(refuse("incorrect encoded start resourceVersion"));
+            return Err(refuse(
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ));
         }
-        if token.start.is_empty() || token.start.split('/').any(|part| part == "..") {
-            return Err(refuse("the start key leaves the list"));
+        if token.start.is_empty() {
+            return Err(refuse("encoded start key empty (version meta.k8s.io/v1)"));
+        }
+        // No segment may lead out of what is listed.
+        let relative = token.start.strip_prefix('/').unwrap_or(&token.start);
+        if relative
+            .split('/')
+            .any(|part| matches!(part, "" | "." | ".."))
+        {
+            return Err(refuse(&token.start));
         }
         Ok(token)
     }
@@ -181,8 +180,8 @@ pub struct ListOptions {
     pub continue_from: Option<Continue>,
     /// Whether BOOKMARK events may be sent.
     pub bookmarks: bool,
-    /// Whether a watch begins with the present state; `None`: legacy semantics.
-    pub send_initial_events: Option<bool>,
+    /// Whether a watch begins with the state that is asked for.
+    pub initial_events: bool,
     /// Duration of a watch.
     pub watch_timeout: Option<Duration>,
 }
@@ -193,105 +192,55 @@ impl ListOptions {
     /// # Errors
     /// 400 or 422, as `k8s.io/apimachinery` answers.
     pub fn parse(query: &Query, watch: bool) -> Result<Self, ApiError> {
-        let send_initial_events = query
-            .set("sendInitialEvents")
-            .map(|v| !matches!(v, "false" | "0"));
+        let timeout = query.number("timeoutSeconds")?;
+        let limit = query.number("limit")?;
+        let labels = LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?;
+        let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?;
         let rv = query.get("resourceVersion").unwrap_or_default();
-        let rv_match = query.get("resourceVersionMatch").unwrap_or_default();
+        let mut rv_match = query.get("resourceVersionMatch").unwrap_or_default();
+        let mut initial_events = query.switch("sendInitialEvents");
         let token = query.set("continue");
-        let errors = Self::check(watch, send_initial_events, rv, rv_match, token.is_some());
+        // As `SetListOptionsDefaults` of apimachinery: a watch without a position begins with a state.
+        if watch && initial_events.is_none() && rv_match.is_empty() && matches!(rv, "" | "0") {
+            initial_events = Some(true);
+            rv_match = NOT_OLDER_THAN;
+        }
+        let errors = if watch {
+            check_watch(initial_events, rv_match, token.is_some())
+        } else {
+            check_list(initial_events, rv, rv_match, token.is_some())
+        };
         if !errors.is_empty() {
             return Err(ApiError::invalid(META_GROUP, "ListOptions", "", &errors));
         }
-        let limit = query.number("limit")?.filter(|n| *n > 0);
-        let revision = revision(rv)?;
-        let read_at = match (revision, rv_match) {
-            (None, _) => ReadAt::Latest,
-            (Some(0), _) => ReadAt::Any,
-            (Some(n), "Exact") => ReadAt::Exact(n),
-            // Legacy: a first page at a revision is that revision's.
-            (Some(n), "") if limit.is_some() && !watch => ReadAt::Exact(n),
-            (Some(n), _) => ReadAt::NotOlderThan(n),
+        let continue_from = match token {
+            // A watch takes no notice of it.
+            Some(token) if !watch => Some(Continue::decode(token)?),
+            _ => None,
         };
-        let continue_from = token.map(Continue::decode).transpose()?;
-        if continue_from.is_some() && revision.is_some_and(|n| n > 0) {
+        if continue_from.is_some() && !matches!(rv, "" | "0") {
             return Err(ApiError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
+        let read_at = match (revision(rv)?, rv_match) {
+            (None, _) => ReadAt::Latest,
+            (Some(0), _) => ReadAt::Any,
+            (Some(n), EXACT) => ReadAt::Exact(n),
+            // Legacy: a first page at a revision is that revision's.
+            (Some(n), "") if limit.is_some() && !watch => ReadAt::Exact(n),
+            (Some(n), _) => ReadAt::NotOlderThan(n),
+        };
         Ok(Self {
-            labels: LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?,
-            fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?,
+            labels,
+            fields,
             read_at,
             limit: limit.and_then(|n| usize::try_from(n).ok()),
             continue_from,
             bookmarks: query.flag("allowWatchBookmarks"),
-            send_initial_events,
-            watch_timeout: query
-                .number("timeoutSeconds")?
-                .filter(|n| *n > 0)
-                .map(Duration::from_secs),
+            initial_events: initial_events == Some(true),
+            watch_timeout: timeout.map(Duration::from_secs),
         })
-    }
-
-    fn check(
-        watch: bool,
-        send_initial_events: Option<bool>,
-        rv: &str,
-        rv_match: &str,
-        continuing: bool,
-    ) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        let mut forbid = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
-        if watch {
-            match (send_initial_events, rv_match) {
-                (Some(_), "NotOlderThan") | (None, "") => {},
-                (Some(_), _) => forbid(
-                    "resourceVersionMatch",
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                ),
-                (None, _) => forbid(
-                    "resourceVersionMatch",
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                ),
-            }
-            return errors;
-        }
-        if send_initial_events.is_some() {
-            forbid(
-                "sendInitialEvents",
-                "sendInitialEvents is forbidden for list",
-            );
-        }
-        if rv_match.is_empty() {
-            return errors;
-        }
-        if rv.is_empty() {
-            forbid(
-                "resourceVersionMatch",
-                "resourceVersionMatch is forbidden unless resourceVersion is provided",
-            );
-        }
-        if continuing {
-            forbid(
-                "resourceVersionMatch",
-                "resourceVersionMatch is forbidden when continue is provided",
-            );
-        }
-        if rv_match == "Exact" && rv == "0" {
-            forbid(
-                "resourceVersionMatch",
-                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-            );
-        }
-        if !matches!(rv_match, "Exact" | "NotOlderThan") {
-            errors.push(FieldError::not_supported(
-                "resourceVersionMatch",
-                &rv_match,
-                &["Exact".to_owned(), "NotOlderThan".to_owned(), String::new()],
-            ));
-        }
-        errors
     }
 
     /// Whether an object belongs to the answer.
@@ -305,6 +254,79 @@ impl ListOptions {
     }
 }
 
+// `ValidateListOptions` of apimachinery, causes in its order.
+
+fn check_list(
+    initial_events: Option<bool>,
+    rv: &str,
+    rv_match: &str,
+    continuing: bool,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if !rv_match.is_empty() {
+        if rv.is_empty() {
+            errors.push(FieldError::forbidden(
+                RV_MATCH,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ));
+        }
+        if continuing {
+            errors.push(match_with_continue());
+        }
+        if !matches!(rv_match, EXACT | NOT_OLDER_THAN) {
+            let supported = [EXACT, NOT_OLDER_THAN, ""].map(str::to_owned);
+            errors.push(FieldError::not_supported(RV_MATCH, &rv_match, &supported));
+        }
+        if rv_match == EXACT && rv == "0" {
+            errors.push(FieldError::forbidden(
+                RV_MATCH,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            ));
+        }
+    }
+    if initial_events.is_some() {
+        errors.push(FieldError::forbidden(
+            "sendInitialEvents",
+            "sendInitialEvents is forbidden for list",
+        ));
+    }
+    errors
+}
+
+fn check_watch(initial_events: Option<bool>, rv_match: &str, continuing: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if initial_events.is_some() && rv_match != NOT_OLDER_THAN {
+        errors.push(FieldError::forbidden(
+            RV_MATCH,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    if rv_match.is_empty() {
+        return errors;
+    }
+    if initial_events.is_none() {
+        errors.push(FieldError::forbidden(
+            RV_MATCH,
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
+    if rv_match != NOT_OLDER_THAN {
+        let supported = [NOT_OLDER_THAN.to_owned()];
+        errors.push(FieldError::not_supported(RV_MATCH, &rv_match, &supported));
+    }
+    if continuing {
+        errors.push(match_with_continue());
+    }
+    errors
+}
+
+fn match_with_continue() -> FieldError {
+    FieldError::forbidden(
+        RV_MATCH,
+        "resourceVersionMatch is forbidden when continue is provided",
+    )
+}
+
 /// A `resourceVersion` parameter; `None` when empty.
 ///
 /// # Errors
@@ -313,9 +335,9 @@ pub fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| {
+    parse_uint(text).map(Some).map_err(|why| {
         ApiError::bad_request(format!(
-            "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            "invalid resource version: resourceVersion: Invalid value: {text:?}: {why}"
         ))
     })
 }
@@ -547,15 +569,60 @@ mod tests {
         assert_eq!(list("resourceVersion=abc", false).unwrap_err().code(), 400);
     }
 
+    // Rows of `ValidateListOptions` of apimachinery.
     #[test]
     fn contradicting_list_options_are_invalid() {
-        for (text, watch) in [
-            ("resourceVersionMatch=Exact", false),
-            ("resourceVersionMatch=Foo&resourceVersion=1", false),
-            ("resourceVersionMatch=Exact&resourceVersion=0", false),
-            ("sendInitialEvents=true", false),
-            ("sendInitialEvents=true", true),
-            ("resourceVersionMatch=NotOlderThan", true),
+        const REQUIRES: &str =
+            "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        const CONTINUE: &str =
+            "Forbidden: resourceVersionMatch is forbidden when continue is provided";
+        for (text, watch, causes) in [
+            (
+                "resourceVersionMatch=Exact",
+                false,
+                vec![
+                    "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ],
+            ),
+            (
+                "resourceVersionMatch=Foo&resourceVersion=1&continue=abc",
+                false,
+                vec![
+                    CONTINUE,
+                    r#"Unsupported value: "Foo": supported values: "Exact", "NotOlderThan", """#,
+                ],
+            ),
+            (
+                "resourceVersionMatch=Exact&resourceVersion=0",
+                false,
+                vec![
+                    r#"Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0""#,
+                ],
+            ),
+            (
+                "sendInitialEvents=true",
+                false,
+                vec!["Forbidden: sendInitialEvents is forbidden for list"],
+            ),
+            ("sendInitialEvents=true", true, vec![REQUIRES]),
+            ("sendInitialEvents=", true, vec![REQUIRES]),
+            (
+                "sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=5",
+                true,
+                vec![
+                    REQUIRES,
+                    r#"Unsupported value: "Exact": supported values: "NotOlderThan""#,
+                ],
+            ),
+            (
+                "resourceVersionMatch=NotOlderThan",
+                true,
+                vec![
+                    "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ],
+            ),
+            // A watch from nothing is one with initial events, which cannot be continued.
+            ("continue=abc", true, vec![CONTINUE]),
         ] {
             let error = list(text, watch).expect_err(text);
             assert_eq!(
@@ -563,22 +630,105 @@ mod tests {
                 (422, "Invalid"),
                 "{text}"
             );
+            let status: serde_json::Value = serde_json::from_slice(&error.to_json()).unwrap();
+            let told: Vec<_> = status["details"]["causes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|cause| cause["message"].as_str().unwrap())
+                .collect();
+            assert_eq!(told, causes, "{text}");
         }
-        assert!(
-            list(
-                "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
-                true
-            )
-            .is_ok()
-        );
     }
 
+    #[test]
+    fn a_watch_begins_with_a_state_unless_it_names_a_position() {
+        for (text, read_at, initial_events) in [
+            ("", ReadAt::Latest, true),
+            ("resourceVersion=0", ReadAt::Any, true),
+            ("resourceVersion=7", ReadAt::NotOlderThan(7), false),
+            (
+                "resourceVersion=7&continue=abc&limit=1",
+                ReadAt::NotOlderThan(7),
+                false,
+            ),
+            (
+                "sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=7",
+                ReadAt::NotOlderThan(7),
+                true,
+            ),
+            (
+                "sendInitialEvents=False&resourceVersionMatch=NotOlderThan",
+                ReadAt::Latest,
+                false,
+            ),
+        ] {
+            let options = list(text, true).expect(text);
+            assert_eq!(
+                (options.read_at, options.initial_events),
+                (read_at, initial_events),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_refused_and_those_below_one_are_not_there() {
+        for (text, why) in [
+            (
+                "limit=many",
+                r#"strconv.ParseInt: parsing "many": invalid syntax"#,
+            ),
+            (
+                "timeoutSeconds=",
+                r#"strconv.ParseInt: parsing "": invalid syntax"#,
+            ),
+        ] {
+            let error = list(text, true).unwrap_err();
+            assert_eq!(
+                (error.code().as_u16(), error.to_string()),
+                (400, why.to_owned())
+            );
+        }
+        let options = list("limit=-1&timeoutSeconds=0", false).unwrap();
+        assert_eq!((options.limit, options.watch_timeout), (None, None));
+    }
+
+    // The texts are those of k8s.io/apiserver/pkg/storage/continue.go.
     #[test]
     fn continue_tokens_round_trip_and_garbage_is_refused() {
         let token = Continue::new(9, "ns/x\0".to_owned());
         assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
-        for bad in ["%%%", "e30", &Continue::new(9, "../x".to_owned()).encode()] {
-            assert_eq!(Continue::decode(bad).unwrap_err().code(), 400, "{bad}");
+        for (bad, why) in [
+            ("%%%".to_owned(), ""),
+            ("e30".to_owned(), ""),
+            (Continue::new(9, "../x".to_owned()).encode(), "../x"),
+            (Continue::new(9, "a//x".to_owned()).encode(), "a//x"),
+            (
+                Continue::new(9, String::new()).encode(),
+                "encoded start key empty (version meta.k8s.io/v1)",
+            ),
+            (
+                Continue::new(0, "x".to_owned()).encode(),
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ),
+            (
+                Continue {
+                    v: "v9".to_owned(),
+                    ..token.clone()
+                }
+                .encode(),
+                "server does not recognize this encoded version v9",
+            ),
+        ] {
+            let error = Continue::decode(&bad).unwrap_err();
+            assert_eq!(error.code(), 400, "{bad}");
+            let told = error.to_string();
+            assert!(
+                told.starts_with("invalid continue token: continue key is not valid: ")
+                    && told.ends_with(why),
+                "{told}"
+            );
         }
         let both = format!("continue={}&resourceVersion=9", token.encode());
         assert_eq!(list(&both, false).unwrap_err().code(), 400);

@@ -49,74 +49,84 @@ pub fn keep_system_fields(new: &mut ObjectMeta, old: &ObjectMeta) {
     new.managed_fields.clone_from(&old.managed_fields);
 }
 
-/// DNS-1123 subdomain.
-///
-/// # Errors
-/// Why it is none.
-pub fn check_subdomain(name: &str) -> Result<(), String> {
-    const WHY: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com')";
+/// What `k8s.io/apimachinery/pkg/api/validate/content` calls a label key, as it shows it.
+const LABEL_KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+/// Part of a DNS-1123 subdomain, shown likewise.
+const DNS_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+
+/// What keeps `name` from being a DNS-1123 subdomain; nothing when it is one.
+pub fn subdomain_faults(name: &str) -> Vec<String> {
+    let mut faults = Vec::new();
     if name.len() > 253 {
-        return Err("must be no more than 253 bytes".to_owned());
+        faults.push(too_long(253));
     }
+    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let label = |part: &str| {
-        let edge =
-            |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        edge(part.chars().next())
-            && edge(part.chars().next_back())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        part.starts_with(lower)
+            && part.ends_with(lower)
+            && part.chars().all(|c| lower(c) || c == '-')
     };
-    if name.split('.').all(label) {
-        Ok(())
-    } else {
-        Err(WHY.to_owned())
+    if !name.split('.').all(label) {
+        faults.push(format!("a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{DNS_LABEL}(\\.{DNS_LABEL})*')"));
     }
+    faults
 }
 
-/// A label or annotation key: `[prefix/]name`.
-///
-/// # Errors
-/// Why it is none.
-pub fn check_label_key(key: &str) -> Result<(), String> {
+/// What keeps `key` from being a label or annotation key (`[prefix/]name`); nothing when it is one.
+pub fn label_key_faults(key: &str) -> Vec<String> {
+    let rule = format!(
+        "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{LABEL_KEY}')"
+    );
+    let mut faults = Vec::new();
     let name = match key.split_once('/') {
+        Some((_, name)) if name.contains('/') => {
+            return vec![format!(
+                "a valid label key {rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
+        },
+        Some(("", name)) => {
+            faults.push("prefix part must be non-empty".to_owned());
+            name
+        },
         Some((prefix, name)) => {
-            check_subdomain(prefix).map_err(|why| format!("prefix part {why}"))?;
+            let prefix = subdomain_faults(prefix);
+            faults.extend(prefix.into_iter().map(|why| format!("prefix part {why}")));
             name
         },
         None => key,
     };
     if name.is_empty() {
-        return Err("name part must be non-empty".to_owned());
+        faults.push("name part must be non-empty".to_owned());
+    } else if name.len() > 63 {
+        faults.push(format!("name part {}", too_long(63)));
     }
-    if name.len() > 63 {
-        return Err("name part must be no more than 63 bytes".to_owned());
+    if !is_label_name(name) {
+        faults.push(format!("name part {rule}"));
     }
-    if is_qualified(name) {
-        Ok(())
-    } else {
-        Err("name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')".to_owned())
-    }
+    faults
 }
 
-fn is_qualified(text: &str) -> bool {
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    edge(text.chars().next())
-        && edge(text.chars().next_back())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-}
-
-fn check_label_value(value: &str) -> Result<(), String> {
+/// What keeps `value` from being the value of a label; nothing when it is one.
+pub fn label_value_faults(value: &str) -> Vec<String> {
+    let mut faults = Vec::new();
     if value.len() > 63 {
-        return Err("must be no more than 63 bytes".to_owned());
+        faults.push(too_long(63));
     }
-    if value.is_empty() || is_qualified(value) {
-        Ok(())
-    } else {
-        Err("a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345')".to_owned())
+    if !value.is_empty() && !is_label_name(value) {
+        faults.push(format!("a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({LABEL_KEY})?')"));
     }
+    faults
+}
+
+fn is_label_name(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    text.starts_with(edge)
+        && text.ends_with(edge)
+        && text.chars().all(|c| edge(c) || "-_.".contains(c))
+}
+
+fn too_long(bytes: usize) -> String {
+    format!("must be no more than {bytes} bytes")
 }
 
 /// What is wrong with the metadata of an object to be stored.
@@ -128,24 +138,26 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
             "metadata.name",
             "name or generateName is required",
         ));
-    } else if let Err(why) = check_subdomain(name) {
-        errors.push(FieldError::invalid("metadata.name", &name, &why));
+    } else {
+        for why in subdomain_faults(name) {
+            errors.push(FieldError::invalid("metadata.name", &name, &why));
+        }
     }
     if namespaced && meta.namespace.as_deref().unwrap_or_default().is_empty() {
         errors.push(FieldError::required("metadata.namespace", ""));
     }
     for (key, value) in meta.labels.iter().flatten() {
-        if let Err(why) = check_label_key(key) {
+        for why in label_key_faults(key) {
             errors.push(FieldError::invalid("metadata.labels", key, &why));
         }
-        if let Err(why) = check_label_value(value) {
+        for why in label_value_faults(value) {
             errors.push(FieldError::invalid("metadata.labels", value, &why));
         }
     }
     let mut size = 0;
     for (key, value) in meta.annotations.iter().flatten() {
         size += key.len() + value.len();
-        if let Err(why) = check_label_key(&key.to_lowercase()) {
+        for why in label_key_faults(&key.to_lowercase()) {
             errors.push(FieldError::invalid("metadata.annotations", key, &why));
         }
     }
@@ -163,13 +175,9 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
 
 fn validate_finalizers(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
     let finalizers = meta.finalizers.as_deref().unwrap_or_default();
-    for (index, finalizer) in finalizers.iter().enumerate() {
-        if let Err(why) = check_label_key(finalizer) {
-            errors.push(FieldError::invalid(
-                format!("metadata.finalizers[{index}]"),
-                finalizer,
-                &why,
-            ));
+    for finalizer in finalizers {
+        for why in label_key_faults(finalizer) {
+            errors.push(FieldError::invalid("metadata.finalizers", finalizer, &why));
         }
     }
     let has = |name: &str| finalizers.iter().any(|f| f == name);
@@ -272,10 +280,40 @@ mod tests {
     #[test]
     fn names_are_dns_subdomains() {
         for good in ["a", "a-b.c1", "0"] {
-            assert!(check_subdomain(good).is_ok(), "{good}");
+            assert!(subdomain_faults(good).is_empty(), "{good}");
         }
         for bad in ["", "A", "a_b", "-a", "a-", "a..b", ".", "a/b"] {
-            assert!(check_subdomain(bad).is_err(), "{bad}");
+            assert_eq!(subdomain_faults(bad).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn label_keys_and_values_are_judged_part_by_part() {
+        let long = "x".repeat(64);
+        for (key, expected) in [
+            ("app", vec![]),
+            ("example.com/App_1", vec![]),
+            (
+                "",
+                vec!["name part must be non-empty", "name part must consist of"],
+            ),
+            ("/app", vec!["prefix part must be non-empty"]),
+            ("Example.com/app", vec!["prefix part a lowercase RFC 1123"]),
+            ("a/b/c", vec!["a valid label key must consist of"]),
+            ("-a", vec!["name part must consist of"]),
+            (
+                long.as_str(),
+                vec!["name part must be no more than 63 bytes"],
+            ),
+        ] {
+            let faults = label_key_faults(key);
+            assert_eq!(faults.len(), expected.len(), "{key}: {faults:?}");
+            for (fault, start) in faults.iter().zip(expected) {
+                assert!(fault.starts_with(start), "{key}: {fault}");
+            }
+        }
+        for (value, count) in [("", 0), ("a.b", 0), ("-b", 1), ("ü", 1), (&long, 1)] {
+            assert_eq!(label_value_faults(value).len(), count, "{value}");
         }
     }
 

@@ -19,10 +19,10 @@ use super::cache::{Change, ChangeKind, Snapshot, write_frame};
 use super::entry::Entry;
 use super::read::Reader;
 use super::serving::AnyServing;
-use crate::codec::negotiate::{Representation, View};
+use crate::codec::negotiate::{MetaVersion, Representation, View};
 use crate::http::options::{ListOptions, ReadAt};
 use crate::http::status::ApiError;
-use crate::schema::table::{partial_metadata, table};
+use crate::schema::table::{INITIAL_EVENTS_END, partial_metadata, table};
 use crate::store::Revision;
 
 /// Changes taken from the history at a time.
@@ -296,9 +296,17 @@ impl Watcher {
             return;
         }
         // The metadata are the same in all versions.
-        if self.representation.view == View::Metadata {
-            write_frame(chunk, kind, entry.metadata_body());
-            return;
+        match self.representation.view {
+            View::Metadata(MetaVersion::V1) => {
+                write_frame(chunk, kind, entry.metadata_body());
+                return;
+            },
+            View::Metadata(version) => {
+                let object = partial_metadata(&entry.value(), version);
+                chunk.extend_from_slice(&line(&json!({"type": kind.name(), "object": object})));
+                return;
+            },
+            View::Whole | View::Table(_) => {},
         }
         let entry = match self.source.serving.shared(entry) {
             Ok(entry) => entry,
@@ -309,19 +317,26 @@ impl Watcher {
                 return;
             },
         };
-        if self.representation.view == View::Table {
+        if let View::Table(version) = self.representation.view {
             let metadata = json!({"resourceVersion": entry.revision.to_string()});
-            let line = self.table_line(kind.name(), entry.value(), &metadata);
+            let line = self.table_line(version, kind.name(), entry.value(), &metadata);
             chunk.extend_from_slice(&line);
         } else {
             write_frame(chunk, kind, &entry.body);
         }
     }
 
-    fn table_line(&mut self, kind: &str, object: Value, metadata: &Value) -> Bytes {
+    fn table_line(
+        &mut self,
+        version: MetaVersion,
+        kind: &str,
+        object: Value,
+        metadata: &Value,
+    ) -> Bytes {
         let headers = std::mem::take(&mut self.headers);
         let columns = &self.source.serving.declaration().columns;
         let table = table(
+            version,
             columns,
             vec![object],
             metadata,
@@ -337,19 +352,20 @@ impl Watcher {
         let mut metadata =
             json!({"resourceVersion": self.sent.to_string(), "creationTimestamp": null});
         if end_of_initial {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
         }
         let object = json!({
             "kind": declaration.kind, "apiVersion": declaration.api_version, "metadata": metadata,
         });
         match self.representation.view {
             View::Whole => line(&json!({"type": "BOOKMARK", "object": object})),
-            View::Metadata => {
-                line(&json!({"type": "BOOKMARK", "object": partial_metadata(&object)}))
+            View::Metadata(version) => {
+                let object = partial_metadata(&object, version);
+                line(&json!({"type": "BOOKMARK", "object": object}))
             },
-            View::Table => {
+            View::Table(version) => {
                 let metadata = json!({"resourceVersion": self.sent.to_string()});
-                self.table_line("BOOKMARK", object, &metadata)
+                self.table_line(version, "BOOKMARK", object, &metadata)
             },
         }
     }

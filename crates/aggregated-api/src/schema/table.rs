@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use serde_json_path::JsonPath;
 
 use super::age::human_age;
+use crate::codec::negotiate::MetaVersion;
 
 /// Why a column is refused at registration.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +87,9 @@ impl Column {
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let found: Vec<_> = self.path.query(object).into_iter().collect();
         let Some(first) = found.first() else {
-            return Value::Null;
+            // A bookmark has no name.
+            let named = self.definition.format == "name";
+            return if named { Value::from("") } else { Value::Null };
         };
         match self.definition.ty.as_str() {
             "integer" | "number" | "boolean" => (*first).clone(),
@@ -106,6 +109,9 @@ impl Column {
     }
 }
 
+/// Annotation of the bookmark that ends the initial events of a watch.
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
 /// What a row carries of its object (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncludeObject {
@@ -118,17 +124,19 @@ pub enum IncludeObject {
 }
 
 /// `PartialObjectMetadata` of an object.
-pub fn partial_metadata(object: &Value) -> Value {
+pub fn partial_metadata(object: &Value, version: MetaVersion) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version.api_version(),
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
     })
 }
 
-/// A table with one row per object, ages counted up to `now`. `headers` is false for later events of a watch, which leave the
-/// column definitions out.
+/// A table with one row per object, ages counted up to `now`. `headers` is false for later events of a
+/// watch, which leave the column definitions out. The bookmark that ends the initial events of a watch
+/// keeps its metadata whatever `include` says, for they are what marks it.
 pub fn table(
+    version: MetaVersion,
     columns: &[Column],
     objects: Vec<Value>,
     metadata: &Value,
@@ -141,17 +149,20 @@ pub fn table(
         .into_iter()
         .map(|object| {
             let cells: Vec<_> = columns.iter().map(|c| c.cell(&object, now)).collect();
+            let marked = object["metadata"]["annotations"]
+                .get(INITIAL_EVENTS_END)
+                .is_some();
             let included = match include {
-                IncludeObject::None => Value::Null,
-                IncludeObject::Metadata => partial_metadata(&object),
                 IncludeObject::Object => object,
+                IncludeObject::None if !marked => Value::Null,
+                IncludeObject::None | IncludeObject::Metadata => partial_metadata(&object, version),
             };
             json!({"cells": cells, "object": included})
         })
         .collect();
     json!({
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version.api_version(),
         "metadata": metadata,
         "columnDefinitions": if headers { json!(definitions) } else { Value::Null },
         "rows": rows,
@@ -185,6 +196,7 @@ mod tests {
             "status": {"active": 0, "conditions": [{"type": "Other", "status": "False"}, {"type": "Bound", "status": "True"}]},
         });
         let table = table(
+            MetaVersion::V1,
             &columns,
             vec![object],
             &json!({"resourceVersion": "7"}),
@@ -198,6 +210,32 @@ mod tests {
         );
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["columnDefinitions"][0]["format"], "name");
+    }
+
+    #[test]
+    fn the_marked_bookmark_keeps_its_mark_also_in_a_row_without_an_object() {
+        let columns = Column::all(Vec::new()).unwrap();
+        for (annotations, object) in [
+            (json!({}), Value::Null),
+            (
+                json!({INITIAL_EVENTS_END: "true"}),
+                json!("PartialObjectMetadata"),
+            ),
+        ] {
+            let bookmark = json!({"metadata": {"annotations": annotations}});
+            let table = table(
+                MetaVersion::V1Beta1,
+                &columns,
+                vec![bookmark],
+                &json!({}),
+                IncludeObject::None,
+                Timestamp::UNIX_EPOCH,
+                false,
+            );
+            assert_eq!(table["apiVersion"], "meta.k8s.io/v1beta1");
+            assert_eq!(table["rows"][0]["cells"], json!(["", null]));
+            assert_eq!(table["rows"][0]["object"]["kind"], object);
+        }
     }
 
     #[test]
