@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use axum::body::Body;
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue, VARY};
@@ -46,11 +47,7 @@ pub(super) async fn compress(response: Response<Body>) -> Result<Response<Body>,
         |e: &dyn std::fmt::Display| ApiError::internal("the answer cannot be compressed", e);
     let (mut parts, body) = response.into_parts();
     let plain = body.collect().await.map_err(|e| failed(&e))?.to_bytes();
-    let packed = tokio::task::spawn_blocking(move || {
-        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
-        encoder.write_all(&plain)?;
-        encoder.finish()
-    });
+    let packed = tokio::task::spawn_blocking(move || gzip(&plain));
     let packed = packed
         .await
         .map_err(|e| failed(&e))?
@@ -62,4 +59,11 @@ pub(super) async fn compress(response: Response<Body>) -> Result<Response<Body>,
         .headers
         .append(VARY, HeaderValue::from_static("Accept-Encoding"));
     Ok(Response::from_parts(parts, Body::from(packed)))
+}
+
+/// Packs a body, faster rather than smaller.
+pub(super) fn gzip(plain: &[u8]) -> std::io::Result<Bytes> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
+    encoder.write_all(plain)?;
+    encoder.finish().map(Bytes::from)
 }

@@ -4,6 +4,7 @@ mod body;
 mod compress;
 pub(crate) mod documents;
 mod handlers;
+pub mod health;
 pub mod options;
 pub mod request;
 pub mod response;

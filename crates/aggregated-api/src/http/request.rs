@@ -37,7 +37,7 @@ pub enum RequestInfo {
 }
 
 impl RequestInfo {
-    /// Reads path, method and query.
+    /// Reads method, decoded path and query.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let ["apis", group, version, rest @ ..] = parts.as_slice() else {
@@ -73,11 +73,11 @@ impl RequestInfo {
             verb,
             group: (*group).to_owned(),
             version: (*version).to_owned(),
-            namespace: decode(namespace),
+            namespace: namespace.to_owned(),
             namespaced,
-            resource: decode(resource),
-            name: decode(name),
-            subresource: decode(&subresource),
+            resource: (*resource).to_owned(),
+            name: name.to_owned(),
+            subresource,
         })
     }
 
@@ -111,12 +111,6 @@ impl RequestInfo {
             },
         }
     }
-}
-
-fn decode(segment: &str) -> String {
-    percent_encoding::percent_decode_str(segment)
-        .decode_utf8_lossy()
-        .into_owned()
 }
 
 #[cfg(test)]

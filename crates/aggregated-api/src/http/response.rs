@@ -37,7 +37,8 @@ pub fn value(status: StatusCode, value: &Value, representation: Representation) 
         |e: &dyn std::fmt::Display| ApiError::internal("the answer cannot be encoded", e);
     match representation.format {
         Format::Json => {
-            let mut text = if representation.pretty {
+            // What is indented ends without a newline, as Go's MarshalIndent makes it.
+            let text = if representation.pretty {
                 let mut text = Vec::new();
                 let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
                 value
@@ -47,9 +48,10 @@ pub fn value(status: StatusCode, value: &Value, representation: Representation) 
                     .map_err(|e| unencodable(&e))?;
                 text
             } else {
-                serde_json::to_vec(value).map_err(|e| unencodable(&e))?
+                let mut text = serde_json::to_vec(value).map_err(|e| unencodable(&e))?;
+                text.push(b'\n');
+                text
             };
-            text.push(b'\n');
             Ok(json_bytes(status, text.into()))
         },
         Format::Yaml => {
@@ -109,11 +111,22 @@ fn with_newline(body: &Bytes) -> Bytes {
     line.freeze()
 }
 
-/// An error as its `Status`.
-pub fn error(error: &ApiError) -> Response<Body> {
-    let mut body = error.to_json();
-    body.push(b'\n');
-    let mut response = json_bytes(error.code(), body.into());
+/// JSON that is not negotiated, indented as `responsewriters.WriteRawJSON` does it.
+pub fn raw_json(status: StatusCode, value: &Value) -> Response<Body> {
+    json_bytes(status, format!("{value:#}").into())
+}
+
+/// An error as its `Status`, in JSON when nothing else was negotiated.
+pub fn error(error: &ApiError, representation: Option<Representation>) -> Response<Body> {
+    let asked = representation.and_then(|representation| {
+        let status: Value = serde_json::from_slice(&error.to_json()).ok()?;
+        value(error.code(), &status, representation).ok()
+    });
+    let mut response = asked.unwrap_or_else(|| {
+        let mut body = error.to_json();
+        body.push(b'\n');
+        json_bytes(error.code(), body.into())
+    });
     if let Some(seconds) = error.retry_after_seconds() {
         response
             .headers_mut()

@@ -3,29 +3,34 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::header::{CACHE_CONTROL, CONNECTION, HeaderName, HeaderValue};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
-use prometheus::{IntCounterVec, Opts, Registry};
+use percent_encoding::percent_decode_str;
+use prometheus::{IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder};
 use runtime_kit::clock::Clock;
+use serde_json::json;
 
 use super::compress::{accepts_gzip, compress};
-use super::documents::Documents;
+use super::documents::{Documents, only_get};
+use super::health::{Health, ReadyCheck};
 use super::options::Query;
 use super::request::{RequestInfo, ResourceRequest};
-use super::response::{Answer, error};
+use super::response::{Answer, error, raw_json};
 use super::status::{ApiError, GroupResource};
 use crate::admission::NamespaceLifecycle;
 use crate::auth::{
     Attributes, AuthError, Authenticator, Authorizer, Decision, User, is_always_allowed,
 };
+use crate::codec::negotiate::{self, negotiate};
 use crate::registry::capability::Object;
 use crate::registry::serving::{AnyServing, Serving};
 use crate::schema::discovery::{GroupVersionDiscovery, ServedKind};
@@ -33,8 +38,8 @@ use crate::schema::discovery::{GroupVersionDiscovery, ServedKind};
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const WARNING: HeaderName = HeaderName::from_static("warning");
 
-/// A condition of `/readyz`: `Err` says what is missing.
-pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+const METRICS: &str = "/metrics";
+const VERSION: &str = "/version";
 
 /// What a server is built from.
 pub struct ApiServerBuilder {
@@ -57,7 +62,10 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) kinds: HashMap<(String, String, String), Served>,
     pub(super) documents: Documents,
-    pub(super) checks: Vec<(String, ReadyCheck)>,
+    health: Health,
+    /// Whether it ever was ready.
+    started: AtomicBool,
+    registry: Registry,
     pub(super) requests: IntCounterVec,
 }
 
@@ -87,21 +95,22 @@ impl ApiServer {
 }
 
 impl ApiServerBuilder {
-    /// Serves a kind.
+    /// Serves a kind, in all its versions.
     #[must_use]
     pub fn serve<T: Object>(mut self, serving: Serving<T>) -> Self {
-        self.kinds.push(Arc::new(serving));
+        self.kinds.extend(serving.versions());
         self
     }
 
-    /// Adds a condition to `/readyz`.
+    /// Adds a condition to `/readyz`. Until all of them hold for the first time, everything but health,
+    /// version and metrics is answered with 503.
     #[must_use]
     pub fn ready_check(mut self, name: &str, check: ReadyCheck) -> Self {
         self.checks.push((name.to_owned(), check));
         self
     }
 
-    /// The server, with its metrics in `registry`.
+    /// The server, with its metrics in `registry`, which it serves at `/metrics`.
     ///
     /// # Errors
     /// A metric of the same name is already registered.
@@ -135,14 +144,20 @@ impl ApiServerBuilder {
             .map(|((group, version), kinds)| GroupVersionDiscovery::new(&group, &version, kinds))
             .collect();
         discovery.sort_by(|a, b| (&a.group, &a.version).cmp(&(&b.group, &b.version)));
+        let health = Health::new(self.checks);
+        let mut others = health.paths();
+        others.extend([METRICS, VERSION].map(ToOwned::to_owned));
+        let made = self.clock.now();
         Ok(ApiServer(Arc::new(Shared {
             authenticator: self.authenticator,
             authorizer: self.authorizer,
             namespaces: self.namespaces,
             clock: self.clock,
             kinds,
-            documents: Documents::new(&discovery),
-            checks: self.checks,
+            documents: Documents::new(discovery, others, made),
+            health,
+            started: AtomicBool::new(false),
+            registry: registry.clone(),
             requests,
         })))
     }
@@ -185,11 +200,14 @@ impl Shared {
             .cloned()
             .or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
         let warnings = Arc::new(Mutex::new(Vec::new()));
-        let path = parts.uri.path().to_owned();
+        let path = percent_decode_str(parts.uri.path())
+            .decode_utf8_lossy()
+            .into_owned();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, &path, &query);
         let mut close = false;
         let gzip = accepts_gzip(&parts.headers);
+        let representation = negotiate(&parts.headers, &query, negotiate::Answer::Plain).ok();
         let mut answer = self
             .filtered(parts, body, query, &info, &path, &warnings, &mut close)
             .await;
@@ -200,7 +218,7 @@ impl Shared {
             if refusal.code().is_server_error() {
                 tracing::error!(error = %refusal, %path, "request failed");
             }
-            error(&refusal)
+            error(&refusal, representation)
         });
         let headers = response.headers_mut();
         if !headers.contains_key(CACHE_CONTROL) {
@@ -297,7 +315,15 @@ impl Shared {
         };
         match info {
             RequestInfo::Other => self.other(&admitted, path),
-            RequestInfo::Resource(request) => self.resource(request, admitted, warnings).await,
+            RequestInfo::Resource(request) => {
+                self.refuse_until_started()?;
+                if admitted.parts.method == Method::HEAD
+                    && self.kinds.contains_key(&key_of(request))
+                {
+                    return Err(ApiError::method_not_allowed());
+                }
+                self.resource(request, admitted, warnings).await
+            },
         }
     }
 
@@ -361,43 +387,78 @@ impl Shared {
     }
 
     fn other(&self, request: &Admitted, path: &str) -> Answer {
-        match path {
-            "/healthz" | "/livez" => Ok(text("ok")),
-            "/readyz" => Ok(self.readyz(request.query.get("verbose").is_some())),
-            "/version" => Ok(Documents::version()),
-            _ if request.parts.method != Method::GET && request.parts.method != Method::HEAD => {
-                Err(ApiError::method_not_allowed())
+        let parts = &request.parts;
+        if let Some(answer) = self.health.answer(path, &request.query) {
+            return Ok(answer);
+        }
+        match path.trim_end_matches('/') {
+            METRICS => self.metrics(),
+            VERSION => {
+                only_get(&parts.method)?;
+                Ok(raw_json(StatusCode::OK, &version()))
             },
-            _ => self
-                .documents
-                .answer(path, &request.parts.headers, &request.query),
+            _ => {
+                self.refuse_until_started()?;
+                if parts.method != Method::GET && parts.method != Method::HEAD {
+                    return Err(ApiError::method_not_allowed());
+                }
+                self.documents
+                    .answer(path, parts, &request.query, self.clock.now())
+            },
         }
     }
 
-    fn readyz(&self, verbose: bool) -> Response<Body> {
-        let mut lines = Vec::new();
-        let mut red = false;
-        for (name, check) in &self.checks {
-            match check() {
-                Ok(()) => lines.push(format!("[+]{name} ok")),
-                Err(why) => {
-                    red = true;
-                    lines.push(format!("[-]{name} failed: {why}"));
-                },
-            }
+    /// A server that cannot serve yet says so, and not that something does not exist: the garbage
+    /// collector believes a 404, and the aggregator an incomplete list.
+    fn refuse_until_started(&self) -> Result<(), ApiError> {
+        if self.started.load(Ordering::Acquire) {
+            return Ok(());
         }
-        if !red && !verbose {
-            return text("ok");
+        if self.health.is_ready() {
+            self.started.store(true, Ordering::Release);
+            return Ok(());
         }
-        lines.push(format!(
-            "readyz check {}",
-            if red { "failed\n" } else { "passed\n" }
-        ));
-        let mut response = text(&lines.join("\n"));
-        if red {
-            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        }
+        Err(ApiError::service_unavailable(
+            "the request has been made before all known HTTP paths have been installed, please try again",
+        )
+        .retry_after(5))
+    }
+
+    fn metrics(&self) -> Answer {
+        let text = TextEncoder::new()
+            .encode_to_string(&self.registry.gather())
+            .map_err(|e| ApiError::internal("the metrics cannot be encoded", e))?;
+        let mut response = Response::new(Body::from(text));
         response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(TEXT_FORMAT));
+        Ok(response)
+    }
+}
+
+/// What `version.Info` of `k8s.io/apimachinery` has; clients such as Python's insist on every member.
+fn version() -> serde_json::Value {
+    let package = env!("CARGO_PKG_VERSION");
+    let mut parts = package.split('.');
+    json!({
+        "major": parts.next(),
+        "minor": parts.next(),
+        "gitVersion": format!("v{package}"),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+    })
+}
+
+/// The architecture as Go calls it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
     }
 }
 
@@ -407,13 +468,4 @@ pub(super) fn key_of(request: &ResourceRequest) -> (String, String, String) {
         request.version.clone(),
         request.resource.clone(),
     )
-}
-
-fn text(body: &str) -> Response<Body> {
-    let mut response = Response::new(Body::from(body.to_owned()));
-    response.headers_mut().insert(
-        http::header::CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    response
 }

@@ -2,9 +2,12 @@
 //!
 //! Built once from what is registered, in sorted order, so that all replicas serve the same bytes.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use data_encoding::{BASE64, HEXUPPER};
+use kube::core::Version;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
@@ -15,6 +18,8 @@ use super::declaration::Declaration;
 pub struct ServedKind {
     /// The kind.
     pub declaration: Arc<Declaration>,
+    /// The version it is stored in.
+    pub storage_version: String,
     /// Verbs of the main resource, sorted.
     pub verbs: Vec<&'static str>,
     /// Named subresources, sorted by name.
@@ -76,7 +81,7 @@ impl GroupVersionDiscovery {
                 "namespaced": declaration.namespaced,
                 "kind": declaration.kind,
                 "verbs": kind.verbs,
-                "storageVersionHash": self.storage_version_hash(declaration),
+                "storageVersionHash": self.storage_version_hash(kind),
             });
             if !declaration.short_names.is_empty() {
                 entry["shortNames"] = json!(declaration.short_names);
@@ -103,27 +108,13 @@ impl GroupVersionDiscovery {
         })
     }
 
-    fn storage_version_hash(&self, declaration: &Declaration) -> String {
-        let text = format!("{}/{}/{}", self.group, self.version, declaration.kind);
+    fn storage_version_hash(&self, kind: &ServedKind) -> String {
+        let version = &kind.storage_version;
+        let text = format!("{}/{version}/{}", self.group, kind.declaration.kind);
         BASE64.encode(Sha256::digest(text).get(..8).unwrap_or_default())
     }
 
-    /// `GET /apis/<group>`.
-    pub fn group(&self) -> Value {
-        let version = json!({
-            "groupVersion": format!("{}/{}", self.group, self.version),
-            "version": self.version,
-        });
-        json!({
-            "kind": "APIGroup",
-            "apiVersion": "v1",
-            "name": self.group,
-            "versions": [version],
-            "preferredVersion": version,
-        })
-    }
-
-    fn aggregated(&self) -> Value {
+    fn aggregated_version(&self) -> Value {
         let response_kind =
             |kind: &str| json!({"group": self.group, "version": self.version, "kind": kind});
         let resources: Vec<_> = self
@@ -161,25 +152,90 @@ impl GroupVersionDiscovery {
                 entry
             })
             .collect();
+        json!({"version": self.version, "freshness": "Current", "resources": resources})
+    }
+}
+
+/// The versions of one group, the preferred one first.
+#[derive(Debug)]
+pub struct GroupDiscovery<'a>(Vec<&'a GroupVersionDiscovery>);
+
+impl<'a> GroupDiscovery<'a> {
+    /// The groups, by name, with their versions in the order of Kubernetes' version priority: stable
+    /// before beta before alpha, then the newer first.
+    pub fn all(versions: &'a [GroupVersionDiscovery]) -> Vec<Self> {
+        let mut groups: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for version in versions {
+            groups.entry(&version.group).or_default().push(version);
+        }
+        groups
+            .into_values()
+            .map(|mut versions| {
+                versions.sort_by_key(|gv| Reverse(Version::parse(&gv.version).priority()));
+                Self(versions)
+            })
+            .collect()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.0.first().map_or("", |gv| &gv.group)
+    }
+
+    /// `GET /apis/<group>`.
+    pub fn document(&self) -> Value {
+        let mut document = self.entry();
+        document["kind"] = json!("APIGroup");
+        document["apiVersion"] = json!("v1");
+        document
+    }
+
+    /// The group in the list of groups.
+    fn entry(&self) -> Value {
+        let versions: Vec<_> = self
+            .0
+            .iter()
+            .map(|gv| {
+                json!({
+                    "groupVersion": format!("{}/{}", gv.group, gv.version),
+                    "version": gv.version,
+                })
+            })
+            .collect();
         json!({
-            "metadata": {"name": self.group, "creationTimestamp": null},
-            "versions": [{"version": self.version, "freshness": "Current", "resources": resources}],
+            "name": self.name(),
+            "preferredVersion": versions.first(),
+            "versions": versions,
+        })
+    }
+
+    fn aggregated(&self) -> Value {
+        let versions: Vec<_> = self.0.iter().map(|gv| gv.aggregated_version()).collect();
+        json!({
+            "metadata": {"name": self.name(), "creationTimestamp": null},
+            "versions": versions,
         })
     }
 }
 
-/// `GET /apis` without a special Accept. The apiVersion is left out, as `k8s.io/apiserver` does.
-pub fn group_list(versions: &[GroupVersionDiscovery]) -> Value {
-    let groups: Vec<_> = versions.iter().map(GroupVersionDiscovery::group).collect();
+/// `GET /apis` without a special Accept, to a client that reached this server at `address`. The
+/// apiVersion is left out, as `k8s.io/apiserver` does.
+pub fn group_list(groups: &[GroupDiscovery<'_>], address: &str) -> Value {
+    let addresses = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]);
+    let groups: Vec<_> = groups
+        .iter()
+        .map(|group| {
+            let mut entry = group.entry();
+            entry["serverAddressByClientCIDRs"] = addresses.clone();
+            entry
+        })
+        .collect();
     json!({"kind": "APIGroupList", "groups": groups})
 }
 
 /// `GET /apis` as `APIGroupDiscoveryList` v2.
-pub fn aggregated_list(versions: &[GroupVersionDiscovery]) -> Value {
-    let items: Vec<_> = versions
-        .iter()
-        .map(GroupVersionDiscovery::aggregated)
-        .collect();
+pub fn aggregated_list(groups: &[GroupDiscovery<'_>]) -> Value {
+    let items: Vec<_> = groups.iter().map(GroupDiscovery::aggregated).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
