@@ -59,9 +59,9 @@ pub trait Reservation: Send {
 pub struct Companion {
     /// Conditions that must hold.
     pub compares: Vec<Compare>,
-    /// Changes of internal keys.
+    /// Changes of internal keys. A store without space may leave them out of a deletion.
     pub ops: Vec<Op>,
-    /// Told about the commit, dropped without it.
+    /// Told about the commit; dropped without it, and when the changes were left out.
     pub reservation: Option<Box<dyn Reservation>>,
 }
 

@@ -88,6 +88,10 @@ impl Player<'_> {
                 "flunders",
                 format!("{group}/namespaces/{namespace}/flunders"),
             ),
+            (
+                "v1beta1Flunders",
+                format!("/apis/wardle.example.com/v1beta1/namespaces/{namespace}/flunders"),
+            ),
             ("fischers", format!("{group}/fischers")),
             ("ns", namespace),
             // Longer than what is sent without compression.

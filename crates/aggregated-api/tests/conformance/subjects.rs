@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::case::Route;
 use crate::client::Connections;
 use crate::faults::FaultLayer;
-use crate::wardle::kinds::VERSION;
+use crate::wardle::kinds::{V1ALPHA1, V1BETA1};
 use crate::wardle::server::{Setup, memory, start};
 
 /// Somebody a request can be sent as: name and groups.
@@ -77,8 +77,11 @@ impl Subject {
         let cluster = Cluster::start(Options::default()).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
+        cluster
+            .register_apiservice(SAMPLE_GROUP, V1BETA1, port)
+            .await?;
         let registered = cluster
-            .register_apiservice(SAMPLE_GROUP, VERSION, port)
+            .register_apiservice(SAMPLE_GROUP, V1ALPHA1, port)
             .await?;
         let stop = CancellationToken::new();
         let store = with_a_past().await?;
@@ -93,9 +96,11 @@ impl Subject {
             stop: stop.clone(),
         };
         let served = start(setup, FaultLayer).await?;
-        cluster
-            .wait_apiservice_available(SAMPLE_GROUP, VERSION)
-            .await?;
+        for version in [V1BETA1, V1ALPHA1] {
+            cluster
+                .wait_apiservice_available(SAMPLE_GROUP, version)
+                .await?;
+        }
         let server = Server::Ours(Ours {
             store,
             served,

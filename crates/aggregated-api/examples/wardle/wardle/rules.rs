@@ -8,10 +8,7 @@ use aggregated_api::registry::context::RequestCtx;
 use async_trait::async_trait;
 use kube::core::Resource as _;
 
-use crate::wardle::kinds::{Fischer, Flunder};
-
-const FLUNDER: &str = "Flunder";
-const FISCHER: &str = "Fischer";
+use crate::wardle::kinds::{FISCHER, FLUNDER, Fischer, Flunder, FlunderSpec};
 
 /// The rules of flunders.
 pub(crate) struct FlunderRules {
@@ -21,39 +18,42 @@ pub(crate) struct FlunderRules {
     pub(crate) fischers: Collection<Fischer>,
 }
 
-/// A reference without a type is one to a flunder; one of an unknown type does not survive upstream's
-/// conversion.
-fn complete(flunder: &mut Flunder) {
-    let spec = &mut flunder.spec;
-    let named = spec.reference_type.as_deref().unwrap_or_default();
-    if named.is_empty() && !spec.reference.is_empty() {
-        spec.reference_type = Some(FLUNDER.to_owned());
-    } else if named != FLUNDER && named != FISCHER {
-        spec.reference_type = None;
-        spec.reference.clear();
+/// References are of the named type, and only one is given.
+fn check(spec: &FlunderSpec) -> Vec<FieldError> {
+    let (flunder, fischer) = (&spec.flunder_reference, &spec.fischer_reference);
+    let kind = spec.reference_type.as_str();
+    let wrong = |field: &str, value: &str, why: &str| {
+        FieldError::invalid(format!("spec.{field}"), &value, why)
+    };
+    let unset = |named| format!("cannot be empty if referenceType is {named}");
+    let mistyped = |named| format!("cannot be set if referenceType is not {named}");
+    let mut errors = Vec::new();
+    if !flunder.is_empty() && !fischer.is_empty() {
+        let why = "cannot be set with flunderReference at the same time";
+        errors.push(wrong("fischerReference", fischer, why));
+    } else if !flunder.is_empty() && kind != FLUNDER {
+        errors.push(wrong("flunderReference", flunder, &mistyped(FLUNDER)));
+    } else if !fischer.is_empty() && kind != FISCHER {
+        errors.push(wrong("fischerReference", fischer, &mistyped(FISCHER)));
+    } else if fischer.is_empty() && kind == FISCHER {
+        errors.push(wrong("fischerReference", fischer, &unset(FISCHER)));
+    } else if flunder.is_empty() && kind == FLUNDER {
+        errors.push(wrong("flunderReference", flunder, &unset(FLUNDER)));
     }
+    if !matches!(kind, "" | FLUNDER | FISCHER) {
+        errors.push(wrong("referenceType", kind, "must be Flunder or Fischer"));
+    }
+    errors
 }
 
 #[async_trait]
 impl Create<Flunder> for FlunderRules {
-    fn prepare(&self, _: &RequestCtx, flunder: &mut Flunder) -> Result<(), ApiError> {
-        complete(flunder);
+    fn prepare(&self, _: &RequestCtx, _: &mut Flunder) -> Result<(), ApiError> {
         Ok(())
     }
 
     fn validate(&self, _: &RequestCtx, flunder: &Flunder) -> Vec<FieldError> {
-        let empty = flunder.spec.reference.is_empty();
-        let field = match flunder.spec.reference_type.as_deref() {
-            Some(FLUNDER) if empty => "flunderReference",
-            Some(FISCHER) if empty => "fischerReference",
-            _ => return Vec::new(),
-        };
-        let kind = flunder.spec.reference_type.as_deref().unwrap_or_default();
-        vec![FieldError::invalid(
-            format!("spec.{field}"),
-            &"",
-            &format!("cannot be empty if referenceType is {kind}"),
-        )]
+        check(&flunder.spec)
     }
 
     async fn plan(
@@ -95,8 +95,7 @@ fn write_new<T: Object>(
 
 #[async_trait]
 impl Update<Flunder> for FlunderRules {
-    fn prepare(&self, _: &RequestCtx, new: &mut Flunder, _: &Flunder) -> Result<(), ApiError> {
-        complete(new);
+    fn prepare(&self, _: &RequestCtx, _: &mut Flunder, _: &Flunder) -> Result<(), ApiError> {
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, Service};
 
-use crate::wardle::kinds::{Fischer, Flunder};
+use crate::wardle::kinds::{Fischer, Flunder, FlunderV1alpha1};
 use crate::wardle::rules::{FischerRules, FlunderRules};
 
 /// How long requests may take to finish after the stop.
@@ -79,7 +79,10 @@ where
     let cache = StoreCache::start(store)
         .await
         .map_err(|refusal| anyhow::anyhow!("the store cannot be loaded: {refusal}"))?;
-    let flunders: Collection<Flunder> = Collection::new(&cache, Arc::clone(&clock))?;
+    let flunders: Collection<Flunder> =
+        Collection::with_versions(&cache, Arc::clone(&clock), |versions| {
+            versions.add::<FlunderV1alpha1>()
+        })?;
     let fischers: Collection<Fischer> = Collection::new(&cache, Arc::clone(&clock))?;
     let config = DelegatedConfig::pending(Arc::clone(&clock));
     let namespaces = KubeNamespaces::new(client.clone());
