@@ -56,8 +56,9 @@ impl RequestInfo {
         };
         let name = rest.first().copied().unwrap_or_default();
         let subresource = rest.get(1..).unwrap_or_default().join("/");
-        let watching = watch_prefix || query.flag("watch");
         let collection = name.is_empty();
+        // Upstream's GET of a name is no watch, whatever the query says.
+        let watching = watch_prefix || (collection && query.flag("watch"));
         let verb = match *method {
             Method::POST => "create",
             Method::PUT => "update",
@@ -155,6 +156,16 @@ mod tests {
                 Method::GET,
                 "/apis/g/v1/watch/namespaces/n/ks",
                 "watch g/ks ns=n name= sub=",
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/watch/namespaces/n/ks/x",
+                "watch g/ks ns=n name=x sub=",
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/namespaces/n/ks/x?watch=true",
+                "get g/ks ns=n name=x sub=",
             ),
             (
                 Method::GET,

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::status::ApiError;
 use crate::codec::decode::Format;
-use crate::codec::negotiate::{Representation, View};
+use crate::codec::negotiate::{MetaVersion, Representation, View};
 use crate::registry::entry::Entry;
 use crate::schema::declaration::Declaration;
 use crate::schema::table::table;
@@ -79,18 +79,21 @@ pub fn object(
     let plain = representation.format == Format::Json && !representation.pretty;
     match representation.view {
         View::Whole if plain => Ok(json_bytes(status, with_newline(&entry.body))),
-        View::Metadata if plain => Ok(json_bytes(status, with_newline(entry.metadata_body()))),
+        View::Metadata(MetaVersion::V1) if plain => {
+            Ok(json_bytes(status, with_newline(entry.metadata_body())))
+        },
         View::Whole => value(status, &entry.value(), representation),
-        View::Metadata => {
-            let partial = crate::schema::table::partial_metadata(&entry.value());
+        View::Metadata(version) => {
+            let partial = crate::schema::table::partial_metadata(&entry.value(), version);
             value(status, &partial, representation)
         },
-        View::Table => {
+        View::Table(version) => {
             let metadata = serde_json::json!({"resourceVersion": entry.revision.to_string()});
             let rows = vec![entry.value()];
             value(
                 status,
                 &table(
+                    version,
                     &declaration.columns,
                     rows,
                     &metadata,

@@ -204,7 +204,7 @@ impl Schema {
         self.properties.get(name).or(self.additional.as_deref())
     }
 
-    /// Sets declared defaults, drops nulls where a default applies or null is not allowed, and
+    /// Sets declared defaults, drops nulls of fields that need not be there, as Go's decoder does, and
     /// writes whole numbers of integer fields (`30.0`) as integers, as kube-apiserver does.
     pub fn set_defaults(&self, value: &mut Value) {
         if self.ty == Some(Type::Integer)
@@ -235,7 +235,7 @@ impl Schema {
     fn default_object(&self, object: &mut Map<String, Value>) {
         for (name, schema) in &self.properties {
             let drop_null = object.get(name).is_some_and(Value::is_null)
-                && (!schema.nullable || schema.default.is_some());
+                && !(schema.nullable && self.required.contains(name));
             if drop_null {
                 object.remove(name);
             }

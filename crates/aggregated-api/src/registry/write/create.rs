@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::admission::{NamespaceError, NamespaceLifecycle};
 use crate::codec::decode::Decoded;
+use crate::codec::number::parse_uint;
 use crate::http::options::WriteOptions;
 use crate::http::status::{ApiError, GroupResource};
 use crate::schema::declaration::Declaration;
@@ -50,16 +52,7 @@ impl<T: Object> Collection<T> {
             return Err(invalid(declaration, &name, &schema_errors));
         }
         let mut object = version.typed(value)?;
-        if object
-            .meta()
-            .resource_version
-            .as_deref()
-            .is_some_and(|rv| !rv.is_empty())
-        {
-            return Err(ApiError::bad_request(
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
+        let given_version = object.meta_mut().resource_version.take();
         meta::wipe_system_fields(object.meta_mut());
         set_namespace(declaration, object.meta_mut(), &ctx.namespace)?;
         warn_of_duplicate_owners(object.meta_mut(), ctx);
@@ -74,6 +67,14 @@ impl<T: Object> Collection<T> {
         }
         if declaration.namespaced {
             check_namespace(namespaces, declaration, &ctx.namespace, &name).await?;
+        }
+        // Upstream's store finds this last, and its error has no reason.
+        if given_version.is_some_and(|rv| parse_uint(&rv).is_ok_and(|n| n > 0)) {
+            return Err(ApiError::refusal(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "",
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         self.create_planned(rules, ctx, object, generated).await
     }
@@ -101,8 +102,12 @@ impl<T: Object> Collection<T> {
                 generate_name(object.meta_mut());
                 continue;
             }
+            let deleted = existing
+                .as_ref()
+                .is_some_and(|old| old.meta().deletion_timestamp.is_some());
             let plan = loop {
-                match rules.plan(ctx, object.clone(), existing.take()).await? {
+                let planned = rules.plan(ctx, object.clone(), existing.take()).await;
+                match planned.map_err(|refusal| taken(refusal, resource, &object, deleted))? {
                     // A dry run leaves the old one alone and pretends that it is gone.
                     CreatePlan::Replace { .. } if ctx.dry_run => {},
                     plan @ (CreatePlan::Replace { .. }
@@ -157,6 +162,28 @@ impl<T: Object> Collection<T> {
             .get(key)
             .map(|entry| self.versions.hub(&entry))
             .transpose()
+    }
+}
+
+/// What a name that is taken is answered with: a generateName counts also beside a name.
+fn taken<T: Object>(
+    refusal: ApiError,
+    resource: &GroupResource,
+    object: &T,
+    deleted: bool,
+) -> ApiError {
+    if refusal.reason() != "AlreadyExists" {
+        return refusal;
+    }
+    let meta = object.meta();
+    let refusal = match meta.generate_name.as_deref().unwrap_or_default() {
+        "" => refusal,
+        _ => ApiError::generate_name_exhausted(resource, meta.name.as_deref().unwrap_or_default()),
+    };
+    if deleted {
+        refusal.prefixed("object is being deleted: ")
+    } else {
+        refusal
     }
 }
 

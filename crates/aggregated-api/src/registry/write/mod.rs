@@ -73,6 +73,9 @@ fn read_object(
     } = body;
     let kind = &declaration.kind;
     let version = &declaration.version;
+    if value.is_null() {
+        value = Value::Object(serde_json::Map::new());
+    }
     let Some(object) = value.as_object_mut() else {
         return Err(ApiError::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): it is not an object"

@@ -117,6 +117,8 @@ impl<T: Object> Collection<T> {
             }
             let put = (!released).then(|| value.clone());
             match self.commit(&key, entry.revision, put, companion).await? {
+                // As upstream: who takes the last finalizer away is shown the object as it was sent.
+                Outcome::Committed(_) if released => return stored(&key, &value, entry.revision),
                 Outcome::Committed(revision) => return stored(&key, &value, revision),
                 Outcome::Conflict => self.cache.consistent().await?,
             }
