@@ -9,7 +9,7 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 /// Every rule: what is put in place of what, and why.
-pub(crate) const RULES: [(&str, &str); 18] = [
+pub(crate) const RULES: [(&str, &str); 17] = [
     (
         "headers",
         "only those that clients act on are compared: content-type, retry-after, warning, cache-control, vary, location, content-encoding, x-content-type-options, and that there is an etag and an audit-id; Date and Content-Length say nothing, and the transfer coding is the HTTP library's",
