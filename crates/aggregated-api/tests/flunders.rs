@@ -871,12 +871,31 @@ async fn a_subresource_changes_its_parent_and_answers_with_its_own_kind() {
         r#"FlunderPoke in version "v1alpha1" cannot be handled as a FlunderPoke: strict decoding error: unknown field "nope""#
     );
     assert_eq!(server.call("GET", &path, None).await.0, 405);
+    for (other, why) in [
+        (json!({"kind": "Other"}), "must be of type FlunderPoke"),
+        (
+            json!({"apiVersion": "example.com/v1"}),
+            "the API version in the data (example.com/v1) does not match",
+        ),
+        (
+            json!({"metadata": {"name": "b"}}),
+            "name in URL does not match name in FlunderPoke object",
+        ),
+    ] {
+        let (status, refused) = server.call("POST", &path, Some(other)).await;
+        assert_eq!(status, 400);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
+    let same = json!({
+        "apiVersion": "wardle.example.com/v1alpha1", "kind": "FlunderPoke",
+        "metadata": {"name": "a"}, "word": "ho",
+    });
+    let dry = format!("{path}?dryRun=All");
+    assert_eq!(server.call("POST", &dry, Some(same)).await.0, 201);
     assert_eq!(
-        server
-            .call("POST", &path, Some(json!({"kind": "Other"})))
-            .await
-            .0,
-        400
+        server.call("GET", &item("a"), None).await.1["status"]["word"],
+        "hi"
     );
     assert_eq!(
         server

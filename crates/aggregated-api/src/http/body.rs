@@ -69,12 +69,33 @@ pub(super) async fn delete_options(
     DeleteOptions::parse(query, value)
 }
 
-pub(super) fn check_body_kind(body: &Value, expected: &str) -> Result<(), ApiError> {
-    match body.get("kind").and_then(Value::as_str) {
-        None | Some("") => Ok(()),
-        Some(kind) if kind == expected => Ok(()),
-        Some(other) => Err(ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {expected}): it is of kind {other:?}"
-        ))),
+/// Whether the body of a subresource is for the object that the URL names, in the kind it has to be of.
+/// What it leaves out is taken for right, as by `pods/eviction` and `pods/binding`.
+pub(super) fn check_subresource_body(
+    body: &Value,
+    kind: &str,
+    api_version: &str,
+    name: &str,
+) -> Result<(), ApiError> {
+    let differs = |pointer: &str, expected: &str| {
+        body.pointer(pointer)
+            .and_then(Value::as_str)
+            .filter(|given| !given.is_empty() && *given != expected)
+    };
+    if let Some(other) = differs("/kind", kind) {
+        return Err(ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): it is of kind {other:?}"
+        )));
     }
+    if let Some(other) = differs("/apiVersion", api_version) {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({other}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if differs("/metadata/name", name).is_some() {
+        return Err(ApiError::bad_request(format!(
+            "name in URL does not match name in {kind} object"
+        )));
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::body::{
-    PatchFormat, check_body_kind, delete_options, json_patch, patch_format, read_body,
+    PatchFormat, check_subresource_body, delete_options, json_patch, patch_format, read_body,
 };
 use super::options::{ListOptions, ReadAt, WriteOptions, revision};
 use super::request::ResourceRequest;
@@ -24,7 +24,7 @@ use crate::registry::entry::Entry;
 use crate::registry::read::Reader;
 use crate::registry::serving::AnyServing;
 use crate::registry::watch::{self, WatchSource};
-use crate::registry::write::{Change, Deleted, Patch};
+use crate::registry::write::{Change, Deleted, Part, Patch};
 use crate::schema::declaration::Declaration;
 use crate::schema::discovery::ServedSubresource;
 use crate::server::Draining;
@@ -63,10 +63,8 @@ impl Shared {
             .iter()
             .find(|s| s.name == request.subresource);
         if !request.subresource.is_empty() {
-            if sub.is_none() {
-                return Err(ApiError::unknown_resource());
-            }
-            if request.verb != "create" {
+            let sub = sub.ok_or_else(ApiError::unknown_resource)?;
+            if !sub.verbs.contains(&request.verb) {
                 return Err(ApiError::method_not_allowed());
             }
         } else if !served.verbs.contains(&request.verb)
@@ -76,7 +74,7 @@ impl Shared {
             return Err(ApiError::method_not_allowed());
         }
         if request.verb == "watch" {
-            return self.watch(&**kind, request, admitted).await;
+            return self.watch(kind, request, admitted).await;
         }
         let writes = !matches!(request.verb, "get" | "list" | "deletecollection");
         let now = self.clock.elapsed();
@@ -125,7 +123,9 @@ impl Shared {
             kind: kind.kind(),
         };
         let name = request.name.as_str();
-        if let Some(subresource) = subresource {
+        if let Some(subresource) = subresource
+            && request.verb == "create"
+        {
             let representation = negotiate(headers, &query, negotiate::Answer::Plain)?;
             let options = WriteOptions::parse(&query, "CreateOptions")?;
             ctx.dry_run = options.dry_run;
@@ -136,7 +136,12 @@ impl Shared {
                 },
                 bytes => decode(&bytes, body_format(headers)?)?,
             };
-            check_body_kind(&decoded.value, subresource.kind)?;
+            check_subresource_body(
+                &decoded.value,
+                &subresource.kind,
+                &declaration.api_version,
+                name,
+            )?;
             let answer = kind
                 .create_subresource(&ctx, subresource.name, name, decoded, &options)
                 .await?;
@@ -150,14 +155,15 @@ impl Shared {
                     Some(0) => ReadAt::Any,
                     Some(n) => ReadAt::NotOlderThan(n),
                 };
-                let entry = reader.get(&request.namespace, name, read_at).await?;
+                let entry = kind.convert(&reader.get(&request.namespace, name, read_at).await?)?;
                 object(StatusCode::OK, &entry, declaration, representation, ctx.now)
             },
             "list" => {
                 let representation = negotiate(headers, &query, negotiate::Answer::List)?;
                 let options = ListOptions::parse(&query, false)?;
                 let page = reader.list(&request.namespace, &options).await?;
-                page.answer(declaration, representation, ctx.now)
+                page.convert(kind)?
+                    .answer(declaration, representation, ctx.now)
             },
             "create" => {
                 let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
@@ -198,7 +204,8 @@ impl Shared {
                     },
                     Some(PatchFormat::Json) => Change::Patch(Patch::Json(json_patch(&bytes)?)),
                 };
-                let entry = kind.update(&ctx, name, change, &options).await?;
+                let part = subresource.map_or(Part::Main, |_| Part::Status);
+                let entry = kind.update(&ctx, name, part, change, &options).await?;
                 object(StatusCode::OK, &entry, declaration, representation, ctx.now)
             },
             "delete" => {
@@ -232,7 +239,8 @@ impl Shared {
                         Err(other) => return Err(other),
                     }
                 }
-                page.answer(declaration, representation, ctx.now)
+                page.convert(kind)?
+                    .answer(declaration, representation, ctx.now)
             },
             _ => Err(ApiError::method_not_allowed()),
         }
@@ -240,7 +248,7 @@ impl Shared {
 
     async fn watch(
         &self,
-        kind: &dyn AnyServing,
+        kind: &Arc<dyn AnyServing>,
         request: &ResourceRequest,
         admitted: Admitted,
     ) -> Answer {
@@ -264,9 +272,7 @@ impl Shared {
             .get::<Draining>()
             .map_or_else(CancellationToken::new, |draining| draining.0.clone());
         let source = WatchSource {
-            declaration: Arc::clone(kind.declaration()),
-            cache: Arc::clone(kind.cache()),
-            kind: Arc::clone(kind.kind()),
+            serving: Arc::clone(kind),
             clock: Arc::clone(&self.clock),
             shutdown,
         };

@@ -10,7 +10,7 @@ use super::capability::{Create, CreateSubresource, Delete, Object, Update};
 use super::collection::Collection;
 use super::context::RequestCtx;
 use super::entry::Entry;
-use super::write::{Change, Deleted, known_fields};
+use super::write::{Change, Deleted, Part, known_fields};
 use crate::admission::NamespaceLifecycle;
 use crate::codec::decode::Decoded;
 use crate::http::options::{DeleteOptions, WriteOptions};
@@ -19,12 +19,16 @@ use crate::schema::declaration::{Declaration, DeclarationError, body_schema};
 use crate::schema::discovery::{ServedKind, ServedSubresource};
 use crate::schema::structural::Schema;
 
+/// The subresource of the status.
+const STATUS: &str = "status";
+
 /// A kind and what can be done to it. Get, list and watch always can.
 pub struct Serving<T: Object> {
     collection: Collection<T>,
     create: Option<Arc<dyn Create<T>>>,
     update: Option<Arc<dyn Update<T>>>,
     delete: Option<Arc<dyn Delete<T>>>,
+    status: Option<Arc<dyn Update<T>>>,
     subresources: Vec<Arc<dyn AnySubresource<T>>>,
 }
 
@@ -36,6 +40,7 @@ impl<T: Object> Serving<T> {
             create: None,
             update: None,
             delete: None,
+            status: None,
             subresources: Vec::new(),
         }
     }
@@ -59,6 +64,27 @@ impl<T: Object> Serving<T> {
     pub fn delete(mut self, rules: Arc<dyn Delete<T>>) -> Self {
         self.delete = Some(rules);
         self
+    }
+
+    /// Adds the subresource `status`: `get`, and `update` and `patch` of the status alone. The rules see
+    /// the whole object, of which nothing else is changed.
+    ///
+    /// # Errors
+    /// The kind has no status.
+    pub fn status(mut self, rules: Arc<dyn Update<T>>) -> Result<Self, DeclarationError> {
+        let without = self
+            .collection
+            .versions
+            .iter()
+            .find(|version| !version.declaration.has_status);
+        if let Some(version) = without {
+            return Err(DeclarationError::Incomplete {
+                kind: version.declaration.kind.clone(),
+                missing: "status",
+            });
+        }
+        self.status = Some(rules);
+        Ok(self)
     }
 
     /// Adds `create` on a named subresource.
@@ -134,6 +160,7 @@ pub(crate) trait AnyServing: Send + Sync {
         &self,
         ctx: &RequestCtx,
         name: &str,
+        part: Part,
         change: Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError>;
@@ -191,6 +218,14 @@ impl<T: Object> AnyServing for ServedVersion<T> {
         }
         verbs.sort_unstable();
         let mut subresources: Vec<_> = serving.subresources.iter().map(|s| s.describe()).collect();
+        if serving.status.is_some() {
+            subresources.push(ServedSubresource {
+                name: STATUS,
+                kind: self.declaration.kind.clone(),
+                verbs: vec!["get", "patch", "update"],
+                schema: None,
+            });
+        }
         subresources.sort_by_key(|s| s.name);
         ServedKind {
             declaration: Arc::clone(&self.declaration),
@@ -224,17 +259,19 @@ impl<T: Object> AnyServing for ServedVersion<T> {
         &self,
         ctx: &RequestCtx,
         name: &str,
+        part: Part,
         change: Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
         let serving = &*self.serving;
-        let rules = serving
-            .update
-            .as_ref()
-            .ok_or_else(ApiError::method_not_allowed)?;
+        let rules = match part {
+            Part::Main => serving.update.as_ref(),
+            Part::Status => serving.status.as_ref(),
+        };
+        let rules = rules.ok_or_else(ApiError::method_not_allowed)?;
         let updated = serving
             .collection
-            .update_flow(&**rules, self.index, ctx, name, &change, options)
+            .update_flow(&**rules, self.index, ctx, name, part, &change, options)
             .await?;
         self.convert(&updated)
     }
@@ -317,9 +354,9 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
     fn describe(&self) -> ServedSubresource {
         ServedSubresource {
             name: S::NAME,
-            kind: S::KIND,
+            kind: S::KIND.to_owned(),
             verbs: vec!["create"],
-            schema: self.openapi.clone(),
+            schema: Some(self.openapi.clone()),
         }
     }
 

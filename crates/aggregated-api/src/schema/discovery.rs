@@ -32,11 +32,11 @@ pub struct ServedSubresource {
     /// Path segment.
     pub name: &'static str,
     /// Kind of its body.
-    pub kind: &'static str,
+    pub kind: String,
     /// Verbs, sorted.
     pub verbs: Vec<&'static str>,
-    /// Schema of its body as an OpenAPI v3 object.
-    pub schema: Value,
+    /// Schema of its body as an OpenAPI v3 object, unless the body is the object itself.
+    pub schema: Option<Value>,
 }
 
 /// The documents of one group-version.
@@ -142,7 +142,7 @@ impl GroupVersionDiscovery {
                         .map(|sub| {
                             json!({
                                 "subresource": sub.name,
-                                "responseKind": response_kind(sub.kind),
+                                "responseKind": response_kind(&sub.kind),
                                 "verbs": sub.verbs,
                             })
                         })

@@ -23,7 +23,7 @@ mod subresource;
 mod update;
 
 pub(crate) use delete::Deleted;
-pub(crate) use update::{Change, Patch};
+pub(crate) use update::{Change, Part, Patch};
 
 /// Conflicts after which a write is given back to the client.
 const MAX_CONFLICTS: usize = 64;

@@ -29,6 +29,15 @@ pub(crate) enum Change {
     Patch(Patch),
 }
 
+/// What of an object an update is about; the rest stays as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything but the status.
+    Main,
+    /// The status alone.
+    Status,
+}
+
 /// A change description.
 pub(crate) enum Patch {
     /// RFC 7386.
@@ -39,12 +48,17 @@ pub(crate) enum Patch {
 
 impl<T: Object> Collection<T> {
     /// `PUT` and `PATCH` on an object.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another part of the request"
+    )]
     pub(crate) async fn update_flow(
         &self,
         rules: &dyn Update<T>,
         index: usize,
         ctx: &RequestCtx,
         name: &str,
+        part: Part,
         change: &Change,
         options: &WriteOptions,
     ) -> Result<Arc<Entry>, ApiError> {
@@ -62,7 +76,10 @@ impl<T: Object> Collection<T> {
             let old = self.versions.hub(&entry)?;
             let shown = self.versions.convert(&entry, index)?;
             let mut value = changed(declaration, &shown, change, ctx, options)?;
-            keep_status(declaration, &mut value, &shown.value());
+            match part {
+                Part::Main => keep_status(declaration, &mut value, &shown.value()),
+                Part::Status => value = with_status(shown.value(), &mut value),
+            }
             declaration.schema.set_defaults(&mut value);
             let mut errors = declaration.schema.validate(&value);
             if !errors.is_empty() {
@@ -181,6 +198,28 @@ fn keep_status(declaration: &Declaration, value: &mut Value, old: &Value) {
     if let (Some(object), Some(status)) = (value.as_object_mut(), old.get("status")) {
         object.insert("status".to_owned(), status.clone());
     }
+}
+
+/// The stored object with the given status. Of the given metadata only what says which object is meant,
+/// and in which version, counts, as for CustomResourceDefinitions
+/// (`k8s.io/apiextensions-apiserver/pkg/registry/customresource/status_strategy.go`).
+fn with_status(mut stored: Value, given: &mut Value) -> Value {
+    if let Some(object) = stored.as_object_mut() {
+        match given.get_mut("status") {
+            Some(status) => object.insert("status".to_owned(), status.take()),
+            None => object.remove("status"),
+        };
+    }
+    for name in ["name", "namespace", "uid", "resourceVersion"] {
+        let given = given["metadata"].get_mut(name).map(Value::take);
+        if let Some(metadata) = stored["metadata"].as_object_mut() {
+            match given {
+                Some(value) => metadata.insert(name.to_owned(), value),
+                None => metadata.remove(name),
+            };
+        }
+    }
+    stored
 }
 
 fn set_resource_version(value: &mut Value, given: Option<Value>) {

@@ -107,11 +107,13 @@ fn add_schemas(schemas: &mut Map<String, Value>, gv: &GroupVersionDiscovery, kin
     schemas.insert(name, own);
     schemas.insert(definition_name(&gv.group, &gv.version, &list_kind), list);
     for sub in &kind.subresources {
-        let body = typed(
-            collapse(sub.schema.clone()),
-            sub.kind,
-            standard("Name and namespace of the parent.", "ObjectMeta"),
-        );
-        schemas.insert(definition_name(&gv.group, &gv.version, sub.kind), body);
+        if let Some(schema) = &sub.schema {
+            let body = typed(
+                collapse(schema.clone()),
+                &sub.kind,
+                standard("Name and namespace of the parent.", "ObjectMeta"),
+            );
+            schemas.insert(definition_name(&gv.group, &gv.version, &sub.kind), body);
+        }
     }
 }

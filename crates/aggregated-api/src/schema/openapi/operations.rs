@@ -67,37 +67,58 @@ const COLLECTION: [Operation; 3] = [
         answers: ("200", Carries::List),
     },
 ];
+const READ: Operation = Operation {
+    verb: "get",
+    method: "get",
+    action: "get",
+    id: ("read", ""),
+    description: "read the specified {kind}",
+    query: &[],
+    takes: Carries::Nothing,
+    answers: ("200", Carries::Own),
+};
+const REPLACE: Operation = Operation {
+    verb: "update",
+    method: "put",
+    action: "put",
+    id: ("replace", ""),
+    description: "replace the specified {kind}",
+    query: WRITE,
+    takes: Carries::Own,
+    answers: ("200", Carries::Own),
+};
+const PATCH: Operation = Operation {
+    verb: "patch",
+    method: "patch",
+    action: "patch",
+    id: ("patch", ""),
+    description: "partially update the specified {kind}",
+    query: WRITE,
+    takes: Carries::Patch,
+    answers: ("200", Carries::Own),
+};
+const SUBRESOURCE: [Operation; 4] = [
+    Operation {
+        description: "create {subresource} of the specified {kind}",
+        ..CREATE
+    },
+    Operation {
+        description: "read {subresource} of the specified {kind}",
+        ..READ
+    },
+    Operation {
+        description: "replace {subresource} of the specified {kind}",
+        ..REPLACE
+    },
+    Operation {
+        description: "partially update {subresource} of the specified {kind}",
+        ..PATCH
+    },
+];
 const OBJECT: [Operation; 4] = [
-    Operation {
-        verb: "get",
-        method: "get",
-        action: "get",
-        id: ("read", ""),
-        description: "read the specified {kind}",
-        query: &[],
-        takes: Carries::Nothing,
-        answers: ("200", Carries::Own),
-    },
-    Operation {
-        verb: "update",
-        method: "put",
-        action: "put",
-        id: ("replace", ""),
-        description: "replace the specified {kind}",
-        query: WRITE,
-        takes: Carries::Own,
-        answers: ("200", Carries::Own),
-    },
-    Operation {
-        verb: "patch",
-        method: "patch",
-        action: "patch",
-        id: ("patch", ""),
-        description: "partially update the specified {kind}",
-        query: WRITE,
-        takes: Carries::Patch,
-        answers: ("200", Carries::Own),
-    },
+    READ,
+    REPLACE,
+    PATCH,
     Operation {
         verb: "delete",
         method: "delete",
@@ -225,20 +246,12 @@ pub(super) fn add(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, ki
         let at = At {
             gv,
             kind,
-            body: sub.kind,
+            body: &sub.kind,
             scope,
             suffix: capitalised(sub.name),
         };
-        let create = Operation {
-            description: "create {body} of the specified {kind}",
-            ..CREATE
-        };
-        add(
-            &format!("{object}/{}", sub.name),
-            &[create],
-            &at,
-            &sub.verbs,
-        );
+        let path = format!("{object}/{}", sub.name);
+        add(&path, &SUBRESOURCE, &at, &sub.verbs);
     }
 }
 
@@ -276,7 +289,7 @@ impl At<'_> {
         let query: Vec<_> = operation.query.iter().map(query_parameter).collect();
         let mut rendered = json!({
             "operationId": format!("{prefix}{version}{middle}{}{kind}{}", self.scope, self.suffix),
-            "description": operation.description.replace("{kind}", kind).replace("{body}", body),
+            "description": operation.description.replace("{kind}", kind).replace("{subresource}", &self.suffix.to_lowercase()),
             "tags": [format!("{}_{}", gv.group.replace(['.', '-'], ""), gv.version)],
             "parameters": query,
             "responses": responses,

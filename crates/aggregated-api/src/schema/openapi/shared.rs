@@ -105,7 +105,7 @@ fn complete_event(event: &mut Value) {
     let text = event["description"].as_str().unwrap_or_default().to_owned();
     if let Some((whole, object)) = text.split_once("\n\n") {
         event["description"] = json!(whole);
-        event["properties"]["object"]["description"] = json!(object);
+        event["properties"]["object"]["description"] = json!(object.trim_end());
     }
     event["required"] = json!(["type", "object"]);
 }
