@@ -171,6 +171,7 @@ impl Cluster {
         let mut manager = self.command(Binary::KubeControllerManager)?;
         manager
             .args(components::controller_manager_args(&layout))
+            .args(&options.controller_manager_args)
             .envs(options.controller_manager_env.iter().cloned());
 
         self.processes.push(self.spawn("etcd", etcd)?);

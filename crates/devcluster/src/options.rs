@@ -9,6 +9,7 @@ pub struct Options {
     pub(crate) kwok: bool,
     pub(crate) durable: bool,
     pub(crate) apiserver_args: Vec<String>,
+    pub(crate) controller_manager_args: Vec<String>,
     pub(crate) controller_manager_env: Vec<(String, String)>,
 }
 
@@ -41,6 +42,13 @@ impl Options {
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
+        self
+    }
+
+    /// Adds a flag to kube-controller-manager, such as `--kube-api-qps=500`; later flags win.
+    #[must_use]
+    pub fn controller_manager_arg(mut self, arg: impl Into<String>) -> Self {
+        self.controller_manager_args.push(arg.into());
         self
     }
 
