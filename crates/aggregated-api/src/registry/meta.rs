@@ -1,7 +1,7 @@
 //! `ObjectMeta`: what the server sets, and what a client may write, after
 //! `k8s.io/apimachinery/pkg/api/validation`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rand::RngExt;
@@ -36,6 +36,27 @@ pub fn wipe_system_fields(meta: &mut ObjectMeta) {
     meta.resource_version = None;
     meta.generation = None;
     meta.managed_fields = None;
+}
+
+/// Leaves out what is empty, as Go's `omitempty` does.
+pub fn omit_empty(meta: &mut ObjectMeta) {
+    fn filled<T>(field: &mut Option<T>, is_empty: impl Fn(&T) -> bool) {
+        if field.as_ref().is_some_and(is_empty) {
+            *field = None;
+        }
+    }
+    filled(&mut meta.labels, BTreeMap::is_empty);
+    filled(&mut meta.annotations, BTreeMap::is_empty);
+    filled(&mut meta.finalizers, Vec::is_empty);
+    filled(&mut meta.owner_references, Vec::is_empty);
+    for text in [
+        &mut meta.name,
+        &mut meta.generate_name,
+        &mut meta.namespace,
+        &mut meta.resource_version,
+    ] {
+        filled(text, String::is_empty);
+    }
 }
 
 /// Keeps, on update, what only the server may set.

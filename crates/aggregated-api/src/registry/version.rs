@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::capability::Object;
 use super::entry::{Entry, encode};
+use super::meta;
 use crate::http::status::ApiError;
 use crate::schema::declaration::{Declaration, DeclarationError};
 
@@ -70,11 +71,13 @@ impl<T: Object> Version<T> {
     /// A request's object, of which the schema has been checked.
     pub(crate) fn typed(&self, value: Value) -> Result<T, ApiError> {
         let Declaration { kind, version, .. } = &*self.declaration;
-        (self.take)(value).map_err(|e| {
+        let mut object = (self.take)(value).map_err(|e| {
             ApiError::bad_request(format!(
                 "{kind} in version {version:?} cannot be handled as a {kind}: {e}"
             ))
-        })
+        })?;
+        meta::omit_empty(object.meta_mut());
+        Ok(object)
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::capability::{Delete, Object};
 use super::super::collection::{Collection, whole_seconds};
 use super::super::context::RequestCtx;
 use super::super::entry::Entry;
-use super::{MAX_CONFLICTS, check_deadline, contended, encoded, stored, unstored};
+use super::{MAX_CONFLICTS, check_deadline, contended, encoded, stored};
 use crate::http::options::{DeleteOptions, Propagation};
 use crate::http::status::{ApiError, GroupResource};
 use crate::schema::declaration::Declaration;
@@ -75,7 +75,7 @@ impl<T: Object> Collection<T> {
             rules.mark(ctx, &mut marked);
             let value = encoded(&mut marked)?;
             if dry_run {
-                return Ok(Deleted::Pending(unstored(&key, value)?));
+                return Ok(Deleted::Pending(stored(&key, &value, entry.revision)?));
             }
             match self
                 .commit(&key, entry.revision, Some(value.clone()), companion)

@@ -13,13 +13,13 @@ use super::super::meta;
 use super::super::version::Versions;
 use super::{
     MAX_CONFLICTS, check_deadline, contended, drop_status, encoded, invalid, read_object,
-    set_namespace, stored, unstored, warn_of_duplicate_owners,
+    set_namespace, stored, warn_of_duplicate_owners,
 };
 use crate::codec::decode::Decoded;
 use crate::http::options::WriteOptions;
 use crate::http::status::{ApiError, FieldError};
 use crate::schema::declaration::Declaration;
-use crate::store::Outcome;
+use crate::store::{Outcome, Revision};
 
 /// How a stored object becomes the new one.
 pub(crate) enum Change {
@@ -36,6 +36,8 @@ pub(crate) enum Part {
     Main,
     /// The status alone.
     Status,
+    /// How many replicas it wants, given as a `Scale`.
+    Scale,
 }
 
 /// A change description.
@@ -75,11 +77,26 @@ impl<T: Object> Collection<T> {
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
             let old = self.versions.hub(&entry)?;
             let shown = self.versions.convert(&entry, index)?;
-            let mut value = changed(declaration, &shown, change, ctx, options)?;
-            match part {
-                Part::Main => keep_status(declaration, &mut value, &shown.value()),
-                Part::Status => value = with_status(shown.value(), &mut value),
-            }
+            let mut value = match (part, &declaration.scaling) {
+                (Part::Scale, None) => return Err(ApiError::unknown_resource()),
+                (Part::Scale, Some(scaling)) => {
+                    let scale = scaling.read(&shown.value())?;
+                    let mut given = applied(scale, entry.revision, change)?.value;
+                    let mut value = meant(shown.value(), &mut given);
+                    scaling.write(&mut value, &given)?;
+                    value
+                },
+                (Part::Main | Part::Status, _) => {
+                    let decoded = applied(shown.value(), shown.revision, change)?;
+                    let mut value = read_object(declaration, decoded, options, ctx)?;
+                    if part == Part::Status {
+                        with_status(shown.value(), &mut value)
+                    } else {
+                        keep_status(declaration, &mut value, &shown.value());
+                        value
+                    }
+                },
+            };
             declaration.schema.set_defaults(&mut value);
             let mut errors = declaration.schema.validate(&value);
             if !errors.is_empty() {
@@ -94,7 +111,7 @@ impl<T: Object> Collection<T> {
                 &ctx.namespace,
             )?;
             match (new.meta().resource_version.as_deref(), change) {
-                (None | Some("" | "0"), Change::Replace(_)) => {
+                (None | Some("" | "0"), Change::Replace(_)) if part != Part::Scale => {
                     let error = FieldError::invalid(
                         "metadata.resourceVersion",
                         &0,
@@ -130,7 +147,7 @@ impl<T: Object> Collection<T> {
             let released = old.meta().deletion_timestamp.is_some()
                 && new.meta().finalizers.as_ref().is_none_or(Vec::is_empty);
             if ctx.dry_run {
-                return unstored(&key, value);
+                return stored(&key, &value, entry.revision);
             }
             let put = (!released).then(|| value.clone());
             match self.commit(&key, entry.revision, put, companion).await? {
@@ -144,31 +161,23 @@ impl<T: Object> Collection<T> {
     }
 }
 
-/// The changed object as the client means it, unknown fields dropped.
-fn changed(
-    declaration: &Declaration,
-    entry: &Entry,
-    change: &Change,
-    ctx: &RequestCtx,
-    options: &WriteOptions,
-) -> Result<Value, ApiError> {
-    let decoded = match change {
-        Change::Replace(body) => Decoded {
+/// What is stored at `revision`, changed as the client means it.
+fn applied(mut value: Value, revision: Revision, change: &Change) -> Result<Decoded, ApiError> {
+    match change {
+        Change::Replace(body) => Ok(Decoded {
             value: body.value.clone(),
             duplicates: body.duplicates.clone(),
-        },
+        }),
         Change::Patch(Patch::Merge(patch)) => {
-            let mut value = entry.value();
             json_patch::merge(&mut value, &patch.value);
             let given = patch.value.pointer("/metadata/resourceVersion").cloned();
             set_resource_version(&mut value, given);
-            Decoded {
+            Ok(Decoded {
                 value,
                 duplicates: patch.duplicates.clone(),
-            }
+            })
         },
         Change::Patch(Patch::Json(patch)) => {
-            let mut value = entry.value();
             json_patch::patch(&mut value, patch).map_err(|e| {
                 ApiError::refusal(
                     http::StatusCode::UNPROCESSABLE_ENTITY,
@@ -178,16 +187,15 @@ fn changed(
             })?;
             let given = value
                 .pointer("/metadata/resourceVersion")
-                .filter(|rv| rv.as_str() != Some(&entry.revision.to_string()))
+                .filter(|rv| rv.as_str() != Some(&revision.to_string()))
                 .cloned();
             set_resource_version(&mut value, given);
-            Decoded {
+            Ok(Decoded {
                 value,
                 duplicates: Vec::new(),
-            }
+            })
         },
-    };
-    read_object(declaration, decoded, options, ctx)
+    }
 }
 
 fn keep_status(declaration: &Declaration, value: &mut Value, old: &Value) {
@@ -210,6 +218,11 @@ fn with_status(mut stored: Value, given: &mut Value) -> Value {
             None => object.remove("status"),
         };
     }
+    meant(stored, given)
+}
+
+/// The stored object with what `given` says about which object is meant, and in which version.
+fn meant(mut stored: Value, given: &mut Value) -> Value {
     for name in ["name", "namespace", "uid", "resourceVersion"] {
         let given = given["metadata"].get_mut(name).map(Value::take);
         if let Some(metadata) = stored["metadata"].as_object_mut() {
