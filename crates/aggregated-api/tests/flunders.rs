@@ -209,7 +209,7 @@ async fn refusals_are_statuses_with_code_reason_and_details() {
             None,
             400,
             "BadRequest",
-            "field label not supported: spec.x",
+            "\"spec.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
         ),
         (
             "GET",

@@ -5,6 +5,7 @@ mod compress;
 pub(crate) mod documents;
 mod handlers;
 pub mod health;
+mod in_flight;
 pub mod options;
 pub mod request;
 pub mod response;

@@ -22,6 +22,7 @@ use serde_json::json;
 use super::compress::{accepts_gzip, compress};
 use super::documents::{Documents, only_get};
 use super::health::{Health, ReadyCheck};
+use super::in_flight::InFlight;
 use super::options::Query;
 use super::request::{RequestInfo, ResourceRequest};
 use super::response::{Answer, error, raw_json};
@@ -63,6 +64,7 @@ pub(super) struct Shared {
     pub(super) kinds: HashMap<(String, String, String), Served>,
     pub(super) documents: Documents,
     health: Health,
+    in_flight: InFlight,
     /// Whether it ever was ready.
     started: AtomicBool,
     registry: Registry,
@@ -156,6 +158,7 @@ impl ApiServerBuilder {
             kinds,
             documents: Documents::new(discovery, others, made),
             health,
+            in_flight: InFlight::new(),
             started: AtomicBool::new(false),
             registry: registry.clone(),
             requests,
@@ -302,7 +305,16 @@ impl Shared {
         };
         *close = user.is_anonymous() && parts.version == http::Version::HTTP_2;
         self.authenticator.strip_credentials(&mut parts.headers);
+        let mut _place = None;
         if !is_always_allowed(path) {
+            let verb = match info {
+                RequestInfo::Resource(request) => request.verb,
+                RequestInfo::Other => "",
+            };
+            match self.in_flight.enter(verb, &user) {
+                Ok(place) => _place = place,
+                Err(full) => return Ok(*full),
+            }
             let attributes = info.attributes(&parts.method, path, &query);
             self.authorize(&user, &attributes).await?;
         }

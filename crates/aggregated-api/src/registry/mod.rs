@@ -6,6 +6,7 @@ pub mod collection;
 pub mod context;
 pub mod entry;
 pub mod meta;
+mod past;
 pub(crate) mod read;
 pub mod serving;
 pub mod version;
