@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -22,11 +23,12 @@ use crate::codec::selector::FieldSelector;
 use crate::registry::context::RequestCtx;
 use crate::registry::entry::Entry;
 use crate::registry::read::Reader;
-use crate::registry::serving::AnyServing;
+use crate::registry::serving::{AnyServing, SCALE};
 use crate::registry::watch::{self, WatchSource};
 use crate::registry::write::{Change, Deleted, Part, Patch};
 use crate::schema::declaration::Declaration;
 use crate::schema::discovery::ServedSubresource;
+use crate::schema::scale;
 use crate::server::Draining;
 
 /// Longest time a write may take.
@@ -147,16 +149,26 @@ impl Shared {
                 .await?;
             return value(StatusCode::CREATED, &answer, representation);
         }
+        let part = match subresource.map(|sub| sub.name) {
+            None => Part::Main,
+            Some(SCALE) => Part::Scale,
+            Some(_) => Part::Status,
+        };
+        let views = if part == Part::Scale {
+            negotiate::Answer::Plain
+        } else {
+            negotiate::Answer::Object
+        };
         match request.verb {
             "get" => {
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
+                let representation = negotiate(headers, &query, views)?;
                 let read_at = match revision(query.get("resourceVersion").unwrap_or_default())? {
                     None => ReadAt::Latest,
                     Some(0) => ReadAt::Any,
                     Some(n) => ReadAt::NotOlderThan(n),
                 };
                 let entry = kind.convert(&reader.get(&request.namespace, name, read_at).await?)?;
-                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
+                shown(part, &entry, declaration, representation, ctx.now)
             },
             "list" => {
                 let representation = negotiate(headers, &query, negotiate::Answer::List)?;
@@ -183,7 +195,7 @@ impl Shared {
             "update" | "patch" => {
                 let patching = request.verb == "patch";
                 let patch_format = patching.then(|| patch_format(headers)).transpose()?;
-                let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
+                let representation = negotiate(headers, &query, views)?;
                 let kind_name = if patching {
                     "PatchOptions"
                 } else {
@@ -204,9 +216,13 @@ impl Shared {
                     },
                     Some(PatchFormat::Json) => Change::Patch(Patch::Json(json_patch(&bytes)?)),
                 };
-                let part = subresource.map_or(Part::Main, |_| Part::Status);
+                if let (Part::Scale, Change::Replace(body)) = (part, &change) {
+                    let (group, version) = scale::GROUP_VERSION;
+                    let api_version = format!("{group}/{version}");
+                    check_subresource_body(&body.value, scale::KIND, &api_version, name)?;
+                }
                 let entry = kind.update(&ctx, name, part, change, &options).await?;
-                object(StatusCode::OK, &entry, declaration, representation, ctx.now)
+                shown(part, &entry, declaration, representation, ctx.now)
             },
             "delete" => {
                 let representation = negotiate(headers, &query, negotiate::Answer::Object)?;
@@ -277,6 +293,23 @@ impl Shared {
             shutdown,
         };
         watch::start(source, &request.namespace, options, representation).await
+    }
+}
+
+/// An object, or its scale when that was asked for.
+fn shown(
+    part: Part,
+    entry: &Entry,
+    declaration: &Declaration,
+    representation: Representation,
+    now: Timestamp,
+) -> Answer {
+    match (part, &declaration.scaling) {
+        (Part::Scale, Some(scaling)) => {
+            let scale = scaling.read(&entry.value())?;
+            value(StatusCode::OK, &scale, representation)
+        },
+        _ => object(StatusCode::OK, entry, declaration, representation, now),
     }
 }
 

@@ -100,10 +100,10 @@ fn all(name: &str, checks: &[(String, ReadyCheck)], query: &Query) -> Response<B
     if !unknown.is_empty() {
         unknown.sort();
         unknown.dedup();
-        lines.push_str(&format!(
-            "warn: some health checks cannot be excluded: no matches for {}\n",
-            unknown.join(",")
-        ));
+        let unknown = unknown.join(",");
+        let line =
+            format!("warn: some health checks cannot be excluded: no matches for {unknown}\n");
+        lines.push_str(&line);
     }
     if red {
         return failed(format!("{lines}{name} check failed\n"));

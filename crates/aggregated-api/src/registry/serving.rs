@@ -17,10 +17,13 @@ use crate::http::options::{DeleteOptions, WriteOptions};
 use crate::http::status::ApiError;
 use crate::schema::declaration::{Declaration, DeclarationError, body_schema};
 use crate::schema::discovery::{ServedKind, ServedSubresource};
+use crate::schema::scale;
 use crate::schema::structural::Schema;
 
 /// The subresource of the status.
 const STATUS: &str = "status";
+/// The subresource of a kind that declares how it is scaled and can be updated.
+pub(crate) const SCALE: &str = "scale";
 
 /// A kind and what can be done to it. Get, list and watch always can.
 pub struct Serving<T: Object> {
@@ -222,6 +225,16 @@ impl<T: Object> AnyServing for ServedVersion<T> {
             subresources.push(ServedSubresource {
                 name: STATUS,
                 kind: self.declaration.kind.clone(),
+                foreign: None,
+                verbs: vec!["get", "patch", "update"],
+                schema: None,
+            });
+        }
+        if serving.update.is_some() && self.declaration.scaling.is_some() {
+            subresources.push(ServedSubresource {
+                name: SCALE,
+                kind: scale::KIND.to_owned(),
+                foreign: Some(scale::GROUP_VERSION),
                 verbs: vec!["get", "patch", "update"],
                 schema: None,
             });
@@ -265,7 +278,7 @@ impl<T: Object> AnyServing for ServedVersion<T> {
     ) -> Result<Arc<Entry>, ApiError> {
         let serving = &*self.serving;
         let rules = match part {
-            Part::Main => serving.update.as_ref(),
+            Part::Main | Part::Scale => serving.update.as_ref(),
             Part::Status => serving.status.as_ref(),
         };
         let rules = rules.ok_or_else(ApiError::method_not_allowed)?;
@@ -355,6 +368,7 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         ServedSubresource {
             name: S::NAME,
             kind: S::KIND.to_owned(),
+            foreign: None,
             verbs: vec!["create"],
             schema: Some(self.openapi.clone()),
         }

@@ -6,6 +6,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::openapi::collapse;
+use super::scale::Scaling;
 use super::structural::{Schema, SchemaError};
 use super::table::{Column, ColumnError};
 use crate::http::status::GroupResource;
@@ -69,6 +70,8 @@ pub struct Declaration {
     pub namespaced: bool,
     /// Whether the kind has a status, which main-resource writes do not touch.
     pub has_status: bool,
+    /// How it is scaled, when it can be.
+    pub scaling: Option<Scaling>,
     /// Schema of the whole object.
     pub schema: Schema,
     /// Columns of its tables.
@@ -114,7 +117,9 @@ impl Declaration {
                 error,
             },
         )?;
+        let scale = version.subresources.and_then(|s| s.scale);
         Ok(Self {
+            scaling: scale.as_ref().map(Scaling::new),
             has_status: openapi.pointer("/properties/status").is_some(),
             api_version: format!("{}/{}", crd.spec.group, version.name),
             resource: GroupResource {

@@ -33,6 +33,8 @@ pub struct ServedSubresource {
     pub name: &'static str,
     /// Kind of its body.
     pub kind: String,
+    /// Group and version of the body, unless they are those of the resource.
+    pub foreign: Option<(&'static str, &'static str)>,
     /// Verbs, sorted.
     pub verbs: Vec<&'static str>,
     /// Schema of its body as an OpenAPI v3 object, unless the body is the object itself.
@@ -91,13 +93,18 @@ impl GroupVersionDiscovery {
             }
             resources.push(entry);
             for sub in &kind.subresources {
-                resources.push(json!({
+                let mut entry = json!({
                     "name": format!("{}/{}", declaration.resource.resource, sub.name),
                     "singularName": "",
                     "namespaced": declaration.namespaced,
                     "kind": sub.kind,
                     "verbs": sub.verbs,
-                }));
+                });
+                if let Some((group, version)) = sub.foreign {
+                    entry["group"] = json!(group);
+                    entry["version"] = json!(version);
+                }
+                resources.push(entry);
             }
         }
         json!({
@@ -140,9 +147,14 @@ impl GroupVersionDiscovery {
                         .subresources
                         .iter()
                         .map(|sub| {
+                            let mut kind = response_kind(&sub.kind);
+                            if let Some((group, version)) = sub.foreign {
+                                kind["group"] = json!(group);
+                                kind["version"] = json!(version);
+                            }
                             json!({
                                 "subresource": sub.name,
-                                "responseKind": response_kind(&sub.kind),
+                                "responseKind": kind,
                                 "verbs": sub.verbs,
                             })
                         })

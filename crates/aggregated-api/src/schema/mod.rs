@@ -5,5 +5,6 @@ pub mod age;
 pub mod declaration;
 pub mod discovery;
 pub mod openapi;
+pub mod scale;
 pub mod structural;
 pub mod table;

@@ -228,6 +228,7 @@ pub(super) fn add(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, ki
         gv,
         kind,
         body: &declaration.kind,
+        foreign: None,
         scope,
         suffix: String::new(),
     };
@@ -247,6 +248,7 @@ pub(super) fn add(paths: &mut Map<String, Value>, gv: &GroupVersionDiscovery, ki
             gv,
             kind,
             body: &sub.kind,
+            foreign: sub.foreign,
             scope,
             suffix: capitalised(sub.name),
         };
@@ -261,6 +263,8 @@ struct At<'a> {
     kind: &'a ServedKind,
     /// Kind of what is written and read.
     body: &'a str,
+    /// Its group and version, unless they are `gv`.
+    foreign: Option<(&'static str, &'static str)>,
     /// Before the kind in ids.
     scope: &'static str,
     /// After it.
@@ -272,7 +276,8 @@ impl At<'_> {
         let Self { gv, kind, body, .. } = self;
         let kind = &kind.declaration.kind;
         let (code, answer) = operation.answers;
-        let version: String = format!("{}.{}", gv.group, gv.version)
+        let (group, version) = self.foreign.unwrap_or((&gv.group, &gv.version));
+        let prefixed: String = format!("{}.{}", gv.group, gv.version)
             .split(['.', '-'])
             .map(capitalised)
             .collect();
@@ -288,15 +293,13 @@ impl At<'_> {
         );
         let query: Vec<_> = operation.query.iter().map(query_parameter).collect();
         let mut rendered = json!({
-            "operationId": format!("{prefix}{version}{middle}{}{kind}{}", self.scope, self.suffix),
+            "operationId": format!("{prefix}{prefixed}{middle}{}{kind}{}", self.scope, self.suffix),
             "description": operation.description.replace("{kind}", kind).replace("{subresource}", &self.suffix.to_lowercase()),
             "tags": [format!("{}_{}", gv.group.replace(['.', '-'], ""), gv.version)],
             "parameters": query,
             "responses": responses,
             "x-kubernetes-action": operation.action,
-            "x-kubernetes-group-version-kind": {
-                "group": gv.group, "version": gv.version, "kind": body,
-            },
+            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": body},
         });
         let media = match operation.takes {
             Carries::Nothing => return rendered,
@@ -311,7 +314,12 @@ impl At<'_> {
         let own = |kind: &str| reference(&definition_name(&self.gv.group, &self.gv.version, kind));
         match carries {
             Carries::Nothing => json!({}),
-            Carries::Own => own(self.body),
+            Carries::Own => self.foreign.map_or_else(
+                || own(self.body),
+                |(group, version)| {
+                    reference(&format!("io.k8s.api.{group}.{version}.{}", self.body))
+                },
+            ),
             Carries::List => own(&format!("{}List", self.body)),
             Carries::Patch => meta("Patch"),
             Carries::DeleteOptions => meta("DeleteOptions"),

@@ -4,6 +4,7 @@
 //! from one of the same name to `…_v2` (`kube-openapi/pkg/aggregator`). k8s-openapi's schemas carry the
 //! texts and types; what Kubernetes' own documents say beyond that is completed here.
 
+use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     DeleteOptions, ListMeta, ObjectMeta, Patch, Status, WatchEvent,
 };
@@ -11,14 +12,24 @@ use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::super::scale;
 use super::walk::{visit, wrap_reference};
 use super::{GroupVersionDiscovery, META};
+
+const AUTOSCALING: &str = "io.k8s.api.autoscaling.v1";
 
 /// The definitions as OpenAPI v3 has them; options and events are kinds of each of `versions`.
 pub(super) fn definitions(versions: &[GroupVersionDiscovery]) -> Map<String, Value> {
     let mut generator = SchemaSettings::openapi3()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
         .into_generator();
+    let scaled = |gv: &GroupVersionDiscovery| {
+        let mut subresources = gv.kinds().iter().flat_map(|kind| &kind.subresources);
+        subresources.any(|sub| sub.foreign == Some(scale::GROUP_VERSION))
+    };
+    if versions.iter().any(scaled) {
+        drop(generator.subschema_for::<Scale>());
+    }
     for _ in [
         generator.subschema_for::<ObjectMeta>(),
         generator.subschema_for::<ListMeta>(),
@@ -33,7 +44,7 @@ pub(super) fn definitions(versions: &[GroupVersionDiscovery]) -> Map<String, Val
             how(definition);
         }
     };
-    complete("Status", &complete_status);
+    complete("Status", &|status| require_nothing(status, &["metadata"]));
     complete("WatchEvent", &complete_event);
     complete("OwnerReference", &|definition| {
         definition["x-kubernetes-map-type"] = json!("atomic");
@@ -61,6 +72,7 @@ pub(super) fn definitions(versions: &[GroupVersionDiscovery]) -> Map<String, Val
             definition["x-kubernetes-group-version-kind"] = json!(kinds);
         });
     }
+    complete_scale(&mut definitions);
     definitions
         .values_mut()
         .for_each(|definition| visit(definition, &add_defaults));
@@ -92,12 +104,28 @@ fn lists() -> [(&'static str, &'static str, Value); 5] {
     ]
 }
 
-/// k8s-openapi requires the metadata, because its type is no `Option`.
-fn complete_status(status: &mut Value) {
-    if let Some(status) = status.as_object_mut() {
-        status.remove("required");
+/// k8s-openapi requires the metadata, because its type is no `Option`; Go has empty structs for defaults.
+fn require_nothing(definition: &mut Value, structs: &[&str]) {
+    if let Some(definition) = definition.as_object_mut() {
+        definition.remove("required");
     }
-    status["properties"]["metadata"]["default"] = json!({});
+    for name in structs {
+        definition["properties"][name]["default"] = json!({});
+    }
+}
+
+fn complete_scale(definitions: &mut Map<String, Value>) {
+    if let Some(scale) = definitions.get_mut(&format!("{AUTOSCALING}.Scale")) {
+        require_nothing(scale, &["metadata", "spec", "status"]);
+        let (group, version) = scale::GROUP_VERSION;
+        scale["x-kubernetes-group-version-kind"] =
+            json!([{"group": group, "version": version, "kind": scale::KIND}]);
+    }
+    for name in ["ScaleSpec", "ScaleStatus"] {
+        if let Some(definition) = definitions.get_mut(&format!("{AUTOSCALING}.{name}")) {
+            definition["properties"]["replicas"]["default"] = json!(0);
+        }
+    }
 }
 
 /// k8s-openapi moves the text about the object to that of the whole, and sorts what is required.
