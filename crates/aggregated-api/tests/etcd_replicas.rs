@@ -9,98 +9,20 @@
 
 #[expect(dead_code, reason = "shared with other tests, which use more of it")]
 mod common;
+#[path = "common/etcd.rs"]
+mod etcd;
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aggregated_api::store::etcd::{EtcdStore, Options};
+use aggregated_api::store::etcd::EtcdStore;
 use common::{COLLECTION, Events, Server};
-use devcluster::binaries::{Binaries, Binary};
-use devcluster::ports::ReservedPort;
-use devcluster::{Process, ProcessGroup, wait_for};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::etcd::Etcd;
 
-struct Etcd {
-    process: Process,
-    group: ProcessGroup,
-    program: PathBuf,
-    ports: [ReservedPort; 2],
-    folder: tempfile::TempDir,
-}
-
-impl Etcd {
-    async fn start() -> Self {
-        let binaries = tokio::task::spawn_blocking(|| Binaries::ensure(&[Binary::Etcd]));
-        let binaries = binaries.await.unwrap().unwrap();
-        let program = binaries.get(Binary::Etcd).unwrap().to_owned();
-        let folder = tempfile::tempdir().unwrap();
-        let group = ProcessGroup::start(&folder.path().join("logs"), None).unwrap();
-        let ports = [(); 2].map(|()| ReservedPort::reserve().unwrap());
-        let process = Self::spawn(&group, &program, &ports, &folder);
-        let etcd = Self {
-            process,
-            group,
-            program,
-            ports,
-            folder,
-        };
-        etcd.serves().await;
-        etcd
-    }
-
-    fn spawn(
-        group: &ProcessGroup,
-        program: &PathBuf,
-        ports: &[ReservedPort; 2],
-        folder: &tempfile::TempDir,
-    ) -> Process {
-        let [url, peer] = ports
-            .each_ref()
-            .map(|port| format!("http://127.0.0.1:{}", port.number()));
-        let mut command = Command::new(program);
-        command
-            .arg("--name=test")
-            .arg(format!(
-                "--data-dir={}",
-                folder.path().join("data").display()
-            ))
-            .arg(format!("--listen-client-urls={url}"))
-            .arg(format!("--advertise-client-urls={url}"))
-            .arg(format!("--listen-peer-urls={peer}"))
-            .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster=test={peer}"))
-            .arg("--log-level=warn");
-        group.spawn("etcd", command).unwrap()
-    }
-
-    fn options(&self) -> Options {
-        let [port, _] = &self.ports;
-        Options::new(format!("http://127.0.0.1:{}", port.number()), "/wardle")
-    }
-
-    async fn serves(&self) {
-        wait_for("etcd to serve", PATIENCE, async || {
-            self.process.check_running()?;
-            Ok(EtcdStore::connect(self.options()).await.ok())
-        })
-        .await
-        .unwrap();
-    }
-
-    async fn kill_and_start_again(&mut self) {
-        self.process.kill9().unwrap();
-        self.process = Self::spawn(&self.group, &self.program, &self.ports, &self.folder);
-        self.serves().await;
-    }
-
-    async fn server(&self) -> Server {
-        let store = EtcdStore::connect(self.options()).await.unwrap();
-        Server::on(Arc::new(store)).await
-    }
+async fn server(etcd: &Etcd) -> Server {
+    let store = EtcdStore::connect(etcd.options()).await.unwrap();
+    Server::on(Arc::new(store)).await
 }
 
 fn item(name: &str) -> String {
@@ -134,7 +56,7 @@ async fn watch(server: &Server, after: &str) -> Events {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_replica_writes_the_other_serves_at_once_and_alike() {
     let etcd = Etcd::start().await;
-    let (one, two) = (etcd.server().await, etcd.server().await);
+    let (one, two) = (server(&etcd).await, server(&etcd).await);
     let created = one.create("a", json!({})).await;
     assert_eq!(
         two.call("GET", &item("a"), None).await,
@@ -156,7 +78,7 @@ async fn what_one_replica_writes_the_other_serves_at_once_and_alike() {
     assert_eq!(status, 404);
 
     one.create("b", json!({})).await;
-    let late = etcd.server().await;
+    let late = server(&etcd).await;
     let mut lists = Vec::new();
     for server in [&one, &two, &late] {
         let (status, list) = server.call("GET", COLLECTION, None).await;
@@ -170,7 +92,7 @@ async fn what_one_replica_writes_the_other_serves_at_once_and_alike() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_asked_for_on_both_replicas_is_given_once() {
     let etcd = Etcd::start().await;
-    let (one, two) = (etcd.server().await, etcd.server().await);
+    let (one, two) = (server(&etcd).await, server(&etcd).await);
     for round in 0..20 {
         let object = json!({"metadata": {"name": format!("n-{round}")}, "spec": {}});
         let (first, second) = tokio::join!(
@@ -187,7 +109,7 @@ async fn a_name_asked_for_on_both_replicas_is_given_once() {
 async fn watches_of_both_replicas_tell_the_same_also_after_etcd_was_killed() {
     const EACH: usize = 30;
     let mut etcd = Etcd::start().await;
-    let servers = [etcd.server().await, etcd.server().await];
+    let servers = [server(&etcd).await, server(&etcd).await];
     let start = servers[0].create("first", json!({})).await;
     let mut watches = [
         watch(&servers[0], version(&start)).await,

@@ -236,7 +236,7 @@ pub struct StoreCache {
 }
 
 impl StoreCache {
-    /// Loads the store and keeps up with it until the process ends or the store fails.
+    /// Loads the store and keeps up with it until the cache is dropped or the store fails.
     ///
     /// # Errors
     /// The store cannot be read, or holds what this version cannot.
@@ -280,9 +280,12 @@ impl StoreCache {
         }
         let target = store.revision();
         let mut changes = store.watch(SERVED_PREFIX, listing.revision);
-        let pump = Arc::clone(&cache);
+        let pump = Arc::downgrade(&cache);
         drop(tokio::spawn(async move {
             while let Some(batch) = changes.next().await {
+                let Some(pump) = pump.upgrade() else {
+                    return;
+                };
                 let result = match batch {
                     Ok(batch) => pump.apply(batch).map_err(|e| e.to_string()),
                     Err(error) => Err(error.to_string()),
@@ -293,8 +296,10 @@ impl StoreCache {
                     return;
                 }
             }
-            pump.failure
-                .send_replace(Some("the store was closed".to_owned()));
+            if let Some(pump) = pump.upgrade() {
+                pump.failure
+                    .send_replace(Some("the store was closed".to_owned()));
+            }
         }));
         cache.reached(target).await?;
         Ok(cache)

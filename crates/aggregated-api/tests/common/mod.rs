@@ -13,7 +13,7 @@ use aggregated_api::auth::testing::{HeaderIdentity, ListAuthorizer};
 use aggregated_api::http::service::ApiServer;
 use aggregated_api::http::status::ApiError;
 use aggregated_api::http::status::FieldError;
-use aggregated_api::registry::cache::StoreCache;
+use aggregated_api::registry::cache::{HistoryLimits, StoreCache};
 use aggregated_api::registry::capability::{
     Companion, Create, CreatePlan, CreateSubresource, Delete, SubresourceWrite, Update,
 };
@@ -28,7 +28,7 @@ use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use kube::CustomResource;
-use runtime_kit::clock::SystemClock;
+use runtime_kit::clock::{Clock, SystemClock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -188,10 +188,18 @@ impl Server {
 
     /// Starts on a store.
     pub(crate) async fn on(store: Arc<dyn Store>) -> Self {
-        let cache = StoreCache::start(Arc::clone(&store))
+        Self::with(store, SystemClock::shared(), HistoryLimits::default()).await
+    }
+
+    /// Starts on a store, with a clock and limits on the history.
+    pub(crate) async fn with(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        limits: HistoryLimits,
+    ) -> Self {
+        let cache = StoreCache::start_with(Arc::clone(&store), limits)
             .await
             .expect("a cache");
-        let clock = SystemClock::shared();
         let flunders: Collection<Flunder> =
             Collection::new(&cache, Arc::clone(&clock)).expect("a servable kind");
         let rules = Arc::new(Rules);
