@@ -1,7 +1,6 @@
 //! Numbers and durations of a query, read as Go's `strconv` and `time` read them, whose errors clients
 //! are shown.
 
-use std::num::IntErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -22,21 +21,12 @@ pub(crate) fn parse_uint(text: &str) -> Result<u64, String> {
     parse("ParseUint", text, text)
 }
 
-fn parse<T: FromStr<Err = std::num::ParseIntError>>(
-    function: &str,
-    text: &str,
-    digits: &str,
-) -> Result<T, String> {
+fn parse<T: FromStr>(function: &str, text: &str, digits: &str) -> Result<T, String> {
     let refuse = |why: &str| format!("strconv.{function}: parsing {text:?}: {why}");
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(refuse("invalid syntax"));
     }
-    text.parse().map_err(|e: std::num::ParseIntError| {
-        refuse(match e.kind() {
-            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        })
-    })
+    text.parse().map_err(|_| refuse("value out of range"))
 }
 
 /// Go's duration syntax: `1h2m3.5s`, `300ms`.

@@ -86,7 +86,9 @@ impl Shared {
         }
         let handled = self.handle(&**kind, sub, request, admitted, remaining, warnings);
         tokio::select! {
-            answer = handled => answer,
+            answer = handled => {
+                answer.map_err(|e| e.during(request.verb, &declaration.resource))
+            },
             () = self.clock.sleep(remaining) => Err(ApiError::timeout()),
         }
     }
@@ -128,7 +130,13 @@ impl Shared {
         if let Some(subresource) = subresource
             && request.verb == "create"
         {
-            let representation = negotiate(headers, &query, negotiate::Answer::Plain)?;
+            let representation = negotiate(headers, &query, negotiate::Answer::Body)?;
+            if let View::Table(_) = representation.view {
+                return Err(ApiError::not_acceptable(format!(
+                    "the resource {} does not support being converted to a Table",
+                    declaration.resource
+                )));
+            }
             let options = WriteOptions::parse(&query, "CreateOptions")?;
             ctx.dry_run = options.dry_run;
             let decoded = match read_body(body).await? {

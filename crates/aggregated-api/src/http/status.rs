@@ -167,6 +167,8 @@ struct Refusal {
     details: Option<Details>,
     continue_token: Option<String>,
     internal: Option<String>,
+    /// Whether the store could not be asked, or did not say what became of a write.
+    unreachable: bool,
 }
 
 impl fmt::Display for ApiError {
@@ -190,6 +192,7 @@ impl ApiError {
             details: None,
             continue_token: None,
             internal: None,
+            unreachable: false,
         }))
     }
 
@@ -439,6 +442,36 @@ impl ApiError {
         self
     }
 
+    /// What a failure of the store is for a client whose request had this verb: 500, as
+    /// `storage/errors.Interpret*Error` of `k8s.io/apiserver` has it. Other errors stay what they are.
+    pub(crate) fn during(self, verb: &str, gr: &GroupResource) -> Self {
+        if !self.0.unreachable {
+            return self;
+        }
+        let operation = match verb {
+            "patch" => "update",
+            "deletecollection" => "delete",
+            verb => verb,
+        };
+        let mut error = Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "ServerTimeout",
+            format!(
+                "The {operation} operation against {gr} could not be completed at this time, please try again."
+            ),
+        )
+        .about(gr, operation)
+        .retry_after(2);
+        error.0.internal = Some(self.0.message);
+        error
+    }
+
+    /// Says something before the message.
+    pub(crate) fn prefixed(mut self, prefix: &str) -> Self {
+        self.0.message.insert_str(0, prefix);
+        self
+    }
+
     /// Names the object the refusal is about in `details`.
     #[must_use]
     pub fn regarding(self, gr: &GroupResource, name: &str) -> Self {
@@ -522,7 +555,12 @@ impl From<crate::store::Error> for ApiError {
                 text,
             ),
             Error::Corrupt(_) => Self::internal("the store's data is damaged", text),
-            Error::Unavailable { .. } => Self::service_unavailable(text).retry_after(2),
+            Error::Unreadable(_) => Self::internal("a stored value cannot be read", text),
+            Error::Unavailable { .. } => {
+                let mut error = Self::service_unavailable(text).retry_after(2);
+                error.0.unreachable = true;
+                error
+            },
         }
     }
 }
