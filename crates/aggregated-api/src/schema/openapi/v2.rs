@@ -27,11 +27,11 @@ pub(super) fn downgrade_path(item: &mut Value) {
     let Value::Object(item) = item else {
         return;
     };
-    for (key, value) in item {
-        match value {
-            Value::Array(parameters) if key == "parameters" => downgrade_parameters(parameters),
-            Value::Object(operation) => downgrade_operation(operation),
-            _ => {},
+    for value in item.values_mut() {
+        if let Value::Array(parameters) = value {
+            downgrade_parameters(parameters);
+        } else if let Value::Object(operation) = value {
+            downgrade_operation(operation);
         }
     }
 }

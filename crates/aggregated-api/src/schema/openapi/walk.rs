@@ -12,10 +12,14 @@ pub(super) fn visit(schema: &mut Value, change: &impl Fn(&mut Map<String, Value>
     for (key, value) in node.iter_mut() {
         match (key.as_str(), value) {
             ("properties", Value::Object(properties)) => {
-                properties.values_mut().for_each(|s| visit(s, change));
+                for property in properties.values_mut() {
+                    visit(property, change);
+                }
             },
             ("allOf" | "anyOf" | "oneOf", Value::Array(schemas)) => {
-                schemas.iter_mut().for_each(|s| visit(s, change));
+                for schema in schemas {
+                    visit(schema, change);
+                }
             },
             ("items" | "additionalProperties" | "not", schema) => visit(schema, change),
             _ => {},
