@@ -783,10 +783,11 @@ async fn a_selector_turns_leaving_and_entering_into_deletions_and_additions() {
 #[tokio::test]
 async fn watches_end_in_time_and_too_old_ones_are_told() {
     let server = Server::start().await;
-    server.create("a", json!({})).await;
+    let created = server.create("a", json!({})).await;
+    let from = created["metadata"]["resourceVersion"].as_str().unwrap();
     let mut events = server
         .watch(
-            &format!("{COLLECTION}?watch=1&resourceVersion=1&timeoutSeconds=1"),
+            &format!("{COLLECTION}?watch=1&resourceVersion={from}&timeoutSeconds=1"),
             "application/json",
         )
         .await;

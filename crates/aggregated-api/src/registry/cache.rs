@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use imbl::OrdMap;
 use parking_lot::RwLock;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::entry::{Entry, EntryError};
 use crate::http::status::ApiError;
-use crate::store::{self, Batch, Revision, SERVED_PREFIX, Store};
+use crate::store::{self, Batch, Compare, Op, Revision, SERVED_PREFIX, Store};
 
 /// How much of the past of one kind is kept in memory for watches to resume from. The latest change
 /// is kept whatever its size.
@@ -39,6 +39,8 @@ impl Default for HistoryLimits {
     }
 }
 
+/// The key that is written to a store that nobody has written to.
+const BEGUN: &str = "/internal/begun";
 /// How far back the history is read from the store at start.
 const RELOADED_REVISIONS: u64 = 16_384;
 /// Longest wait of a read for the cache to catch up.
@@ -252,13 +254,17 @@ impl StoreCache {
         store: Arc<dyn Store>,
         limits: HistoryLimits,
     ) -> Result<Arc<Self>, ApiError> {
+        if store.revision() == 0 {
+            // Why: clients ask for any state with 0, so no state may be at it.
+            let compare = Compare::Version(BEGUN.into(), 0);
+            let op = Op::Put(BEGUN.into(), Bytes::new());
+            store.txn(vec![compare], vec![op]).await?;
+        }
         let from = store.revision().saturating_sub(RELOADED_REVISIONS).max(1);
         let listing = match store.list(SERVED_PREFIX, Some(from), None, None).await {
             Err(store::Error::Compacted { oldest, .. }) => {
                 store.list(SERVED_PREFIX, Some(oldest), None, None).await?
             },
-            // An empty store has no revision 1 yet.
-            Err(store::Error::Future { .. }) => store.list(SERVED_PREFIX, None, None, None).await?,
             other => other?,
         };
         let cache = Arc::new(Self {

@@ -82,6 +82,7 @@ impl Driver {
         let first = world.client(0);
         let (_, list) = first.call("GET", &collection(None), None).await.unwrap();
         let begin = version(&list).unwrap();
+        assert!(begin > 0, "0 means any state, so no state is at it");
         let everything = View::default();
         let journal = Watcher {
             checker: Checker::new(everything.clone(), Start::After(begin)),
