@@ -28,6 +28,8 @@ pub enum Format {
     Json,
     /// `application/yaml`.
     Yaml,
+    /// [`protobuf`](super::protobuf), which only answers can be in.
+    Protobuf,
 }
 
 /// Decodes a whole body.
@@ -52,6 +54,7 @@ pub fn decode(body: &[u8], format: Format) -> Result<Decoded, ApiError> {
             let text = std::str::from_utf8(body).map_err(|e| malformed(&e))?;
             serde_saphyr::from_str::<Value>(text).map_err(|e| malformed(&e))?
         },
+        Format::Protobuf => return Err(malformed(&"no kind has a message")),
     };
     Ok(Decoded { value, duplicates })
 }

@@ -3,4 +3,5 @@
 pub mod decode;
 pub mod negotiate;
 pub(crate) mod number;
+pub mod protobuf;
 pub mod selector;

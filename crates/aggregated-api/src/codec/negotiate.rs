@@ -7,6 +7,7 @@ use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 
 use super::decode::Format;
+use super::protobuf;
 use crate::http::options::Query;
 use crate::http::status::ApiError;
 use crate::schema::table::IncludeObject;
@@ -63,7 +64,10 @@ pub enum Answer {
     List,
     /// A stream of events.
     Watch,
-    /// Discovery, subresource bodies and the like: no other view.
+    /// The body of a subresource, which has no metadata: a table of it can be asked for, though not
+    /// be made.
+    Body,
+    /// Discovery and the like: no other view.
     Plain,
 }
 
@@ -155,9 +159,13 @@ pub fn negotiate(
         let format = match clause.media {
             "application/json" | "*/*" | "application/*" => Format::Json,
             "application/yaml" if answer != Answer::Watch => Format::Yaml,
+            protobuf::MEDIA_TYPE => Format::Protobuf,
             _ => continue,
         };
         if let Some(view) = view_of(&clause, answer)? {
+            if format == Format::Protobuf && !matches!(view, View::Metadata(_)) {
+                continue;
+            }
             return Ok(Representation {
                 format,
                 view,
@@ -198,7 +206,9 @@ fn view_of(clause: &Clause<'_>, answer: Answer) -> Result<Option<View>, ApiError
         _ => return Ok(None),
     };
     match (kind, answer) {
-        ("Table", Answer::Object | Answer::List | Answer::Watch) => Ok(Some(View::Table(version))),
+        ("Table", Answer::Object | Answer::List | Answer::Watch | Answer::Body) => {
+            Ok(Some(View::Table(version)))
+        },
         ("PartialObjectMetadata", Answer::Object | Answer::Watch)
         | ("PartialObjectMetadataList", Answer::List) => Ok(Some(View::Metadata(version))),
         ("PartialObjectMetadata", Answer::List) => Err(ApiError::not_acceptable(
@@ -276,7 +286,7 @@ mod tests {
 
     #[test]
     fn accept_is_met_as_kubernetes_clients_send_it() {
-        use Format::{Json, Yaml};
+        use Format::{Json, Protobuf, Yaml};
         use MetaVersion::{V1, V1Beta1};
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let gc = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -290,7 +300,7 @@ mod tests {
             ("application/yaml", Answer::Object, Ok((Yaml, View::Whole))),
             (table, Answer::List, Ok((Json, View::Table(V1)))),
             (table, Answer::Watch, Ok((Json, View::Table(V1)))),
-            (gc, Answer::List, Ok((Json, View::Metadata(V1)))),
+            (gc, Answer::List, Ok((Protobuf, View::Metadata(V1)))),
             (gc, Answer::Object, Err(406)),
             (
                 "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",

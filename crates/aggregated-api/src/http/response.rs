@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::status::ApiError;
 use crate::codec::decode::Format;
 use crate::codec::negotiate::{MetaVersion, Representation, View};
+use crate::codec::protobuf;
 use crate::registry::entry::Entry;
 use crate::schema::declaration::Declaration;
 use crate::schema::table::table;
@@ -60,6 +61,15 @@ pub fn value(status: StatusCode, value: &Value, representation: Representation) 
             response
                 .headers_mut()
                 .insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+            Ok(response)
+        },
+        Format::Protobuf => {
+            let message = protobuf::encode(value).map_err(|e| unencodable(&e))?;
+            let mut response = json_bytes(status, message);
+            response.headers_mut().insert(
+                CONTENT_TYPE,
+                HeaderValue::from_static(protobuf::MEDIA_TYPE),
+            );
             Ok(response)
         },
     }

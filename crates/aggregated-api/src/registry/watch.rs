@@ -17,9 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Change, ChangeKind, Snapshot, write_frame};
 use super::entry::Entry;
+use super::past::{Past, too_old};
 use super::read::Reader;
 use super::serving::AnyServing;
+use crate::codec::decode::Format;
 use crate::codec::negotiate::{MetaVersion, Representation, View};
+use crate::codec::protobuf;
 use crate::http::options::{ListOptions, ReadAt};
 use crate::http::status::ApiError;
 use crate::schema::table::{INITIAL_EVENTS_END, partial_metadata, table};
@@ -53,6 +56,8 @@ struct Watcher {
     /// Everything up to here has been sent.
     sent: Revision,
     initial: Option<Initial>,
+    /// What happened before the history of the cache begins.
+    past: Option<Past>,
     /// Bookmark that ends the initial events, still to be sent.
     end_of_initial: bool,
     headers: bool,
@@ -107,7 +112,10 @@ pub(crate) async fn start(
         MIN_DURATION + Duration::from_secs(rand::rng().random_range(0..MIN_DURATION.as_secs()))
     });
     let end = now + duration;
+    let forgotten = initial.is_none() && source.serving.kind().missed(sent, 0).is_err();
+    let past = forgotten.then(|| Past::new(&**source.serving.cache().store(), &prefix, sent));
     let mut watcher = Watcher {
+        past,
         end_of_initial: options.initial_events && options.bookmarks,
         progress: source.serving.kind().subscribe(),
         prefix,
@@ -124,13 +132,17 @@ pub(crate) async fn start(
     };
     let first = first_error.map(|error| {
         watcher.over = true;
-        error_frame(&error)
+        error_frame(&error, representation.format)
     });
     let mut response = Response::new(Body::from_stream(watcher.into_stream(first)));
     *response.status_mut() = StatusCode::OK;
+    let content_type = match representation.format {
+        Format::Protobuf => protobuf::STREAM_MEDIA_TYPE,
+        Format::Json | Format::Yaml => "application/json",
+    };
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 
@@ -144,7 +156,12 @@ fn next_bookmark(now: Duration, end: Duration) -> Duration {
     }
 }
 
-fn error_frame(error: &ApiError) -> Bytes {
+fn error_frame(error: &ApiError, format: Format) -> Bytes {
+    if format == Format::Protobuf {
+        return serde_json::from_slice(&error.to_json())
+            .and_then(|status| protobuf::encode_event("ERROR", &status))
+            .unwrap_or_default();
+    }
     let mut line = BytesMut::from(&br#"{"type":"ERROR","object":"#[..]);
     line.extend_from_slice(&error.to_json());
     line.extend_from_slice(b"}\n");
@@ -174,6 +191,12 @@ impl Watcher {
             if let Some(chunk) = self.initial_chunk() {
                 return Some(chunk);
             }
+            if self.past.is_some() {
+                if let Some(chunk) = self.past_chunk().await {
+                    return Some(chunk);
+                }
+                continue;
+            }
             // Seen before the history is read, so that no change falls in between.
             self.progress.mark_unchanged();
             match self.pull() {
@@ -181,8 +204,8 @@ impl Watcher {
                 Ok(None) => {},
                 Err(oldest) => {
                     self.over = true;
-                    let message = format!("too old resource version: {} ({oldest})", self.sent);
-                    return Some(error_frame(&ApiError::expired(message)));
+                    let expired = too_old(self.sent, oldest);
+                    return Some(error_frame(&expired, self.representation.format));
                 },
             }
             let now = self.source.clock.elapsed();
@@ -242,6 +265,36 @@ impl Watcher {
         None
     }
 
+    /// The next changes from before the history of the cache, until the two meet.
+    async fn past_chunk(&mut self) -> Option<Bytes> {
+        let left = self.end.saturating_sub(self.source.clock.elapsed());
+        let told = tokio::select! {
+            () = self.source.shutdown.cancelled() => None,
+            () = self.source.clock.sleep(left) => None,
+            told = self.past.as_mut()?.next() => Some(told),
+        };
+        let Some(told) = told else {
+            self.over = true;
+            return None;
+        };
+        let (changes, revision) = match told {
+            Ok(told) => told,
+            Err(error) => {
+                self.over = true;
+                return Some(error_frame(&error, self.representation.format));
+            },
+        };
+        let mut chunk = BytesMut::new();
+        for change in &changes {
+            self.show(&mut chunk, change);
+        }
+        self.sent = revision;
+        if self.source.serving.kind().missed(revision, 0).is_ok() {
+            self.past = None;
+        }
+        (!chunk.is_empty()).then(|| chunk.freeze())
+    }
+
     /// What has happened since `sent`, as far as this watcher sees it.
     fn pull(&mut self) -> Result<Option<Bytes>, Revision> {
         let mut chunk = BytesMut::new();
@@ -297,13 +350,14 @@ impl Watcher {
         }
         // The metadata are the same in all versions.
         match self.representation.view {
-            View::Metadata(MetaVersion::V1) => {
+            View::Metadata(MetaVersion::V1) if self.representation.format == Format::Json => {
                 write_frame(chunk, kind, entry.metadata_body());
                 return;
             },
             View::Metadata(version) => {
                 let object = partial_metadata(&entry.value(), version);
-                chunk.extend_from_slice(&line(&json!({"type": kind.name(), "object": object})));
+                let event = self.metadata_event(kind.name(), &object);
+                chunk.extend_from_slice(&event);
                 return;
             },
             View::Whole | View::Table(_) => {},
@@ -313,7 +367,7 @@ impl Watcher {
             Err(error) => {
                 tracing::error!(%error, key = %entry.key, "an object cannot be sent to a watcher");
                 self.over = true;
-                chunk.extend_from_slice(&error_frame(&error));
+                chunk.extend_from_slice(&error_frame(&error, self.representation.format));
                 return;
             },
         };
@@ -324,6 +378,19 @@ impl Watcher {
         } else {
             write_frame(chunk, kind, &entry.body);
         }
+    }
+
+    /// Metadata that cannot be encoded end the watch.
+    fn metadata_event(&mut self, kind: &str, object: &Value) -> Bytes {
+        if self.representation.format != Format::Protobuf {
+            return line(&json!({"type": kind, "object": object}));
+        }
+        protobuf::encode_event(kind, object).unwrap_or_else(|error| {
+            tracing::error!(%error, "metadata cannot be sent to a watcher");
+            self.over = true;
+            let error = ApiError::internal("the metadata cannot be encoded", error);
+            error_frame(&error, Format::Protobuf)
+        })
     }
 
     fn table_line(
@@ -361,7 +428,7 @@ impl Watcher {
             View::Whole => line(&json!({"type": "BOOKMARK", "object": object})),
             View::Metadata(version) => {
                 let object = partial_metadata(&object, version);
-                line(&json!({"type": "BOOKMARK", "object": object}))
+                self.metadata_event("BOOKMARK", &object)
             },
             View::Table(version) => {
                 let metadata = json!({"resourceVersion": self.sent.to_string()});

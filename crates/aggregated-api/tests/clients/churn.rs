@@ -57,7 +57,7 @@ async fn write(
             json!({})
         };
         let object = flunder(
-            json!({"metadata": {"name": name, "labels": labels}, "spec": {"reference": "r"}}),
+            &json!({"metadata": {"name": name, "labels": labels}, "spec": {"reference": "r"}}),
         );
         flunders.create(&PostParams::default(), &object).await?
     } else if step.is_multiple_of(5) {

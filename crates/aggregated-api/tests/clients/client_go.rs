@@ -130,13 +130,7 @@ fn informers_have_what_the_server_has_after_restarts_and_a_forgotten_past() {
         }
         let [streams, lists] = programs;
         let (streams, lists) = (streams.end().await, lists.end().await);
-        assert!(
-            streams.contains("data consistency check for "),
-            "{streams}"
-        );
-        assert!(
-            !lists.contains("data consistency check for "),
-            "{lists}"
-        );
+        assert!(streams.contains("data consistency check for "), "{streams}");
+        assert!(!lists.contains("data consistency check for "), "{lists}");
     });
 }

@@ -332,10 +332,10 @@ async fn lists(kubectl: &Kubectl) {
         ["--chunk-size=0", "--output=name"],
     ] {
         let names = kubectl.run(&[["get", "flunders"], output].concat()).await;
-        let expected: String = (0..7)
-            .map(|n| format!("flunder.wardle.example.com/n{n}\n"))
+        let expected: Vec<_> = (0..7)
+            .map(|n| format!("flunder.wardle.example.com/n{n}"))
             .collect();
-        assert_eq!(names, expected);
+        assert_eq!(names.lines().collect::<Vec<_>>(), expected);
     }
     for output in ["", "--output=wide", "--show-labels", "--chunk-size=3"] {
         let args = ["get", "flunders", "--sort-by=.metadata.name", output];

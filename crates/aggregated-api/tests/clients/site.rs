@@ -144,11 +144,11 @@ pub(crate) fn flunders() -> ApiResource {
 }
 
 /// A flunder to create.
-pub(crate) fn flunder(value: Value) -> DynamicObject {
+pub(crate) fn flunder(value: &Value) -> DynamicObject {
     let mut object = json!({
         "apiVersion": format!("{SAMPLE_GROUP}/{V1ALPHA1}"), "kind": "Flunder",
     });
-    json_patch::merge(&mut object, &value);
+    json_patch::merge(&mut object, value);
     serde_json::from_value(object).unwrap()
 }
 

@@ -144,30 +144,12 @@ func run(namespace string) error {
 			return whole.Resource(flunders).Namespace(namespace).List(ctx, options)
 		}}
 	}
-	// The metadata client keeps the types that items of a JSON list have, and drops those of watched objects.
-	untyped := func(object any) (any, error) {
-		if partial, ok := object.(*metav1.PartialObjectMetadata); ok {
-			partial.TypeMeta = metav1.TypeMeta{}
-		}
-		return object, nil
-	}
 	ofMetadata := func(name string, tweak func(*metav1.ListOptions)) *follower {
 		factory := metadatainformer.NewFilteredSharedInformerFactory(partial, 0, namespace, tweak)
-		informer := factory.ForResource(flunders).Informer()
-		if err := informer.SetTransform(untyped); err != nil {
-			panic(err)
-		}
-		return &follower{name: name, informer: informer, list: func(ctx context.Context) (runtime.Object, error) {
+		return &follower{name: name, informer: factory.ForResource(flunders).Informer(), list: func(ctx context.Context) (runtime.Object, error) {
 			options := metav1.ListOptions{}
 			tweak(&options)
-			list, err := partial.Resource(flunders).Namespace(namespace).List(ctx, options)
-			if err != nil {
-				return nil, err
-			}
-			for i := range list.Items {
-				list.Items[i].TypeMeta = metav1.TypeMeta{}
-			}
-			return list, nil
+			return partial.Resource(flunders).Namespace(namespace).List(ctx, options)
 		}}
 	}
 	followers := []*follower{
