@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aggregated_api::admission::{KubeNamespaces, NamespaceLifecycle};
@@ -16,10 +17,11 @@ use aggregated_api::registry::serving::Serving;
 use aggregated_api::server::{self, CatchPanicLayer, Limits, ServingTls, Shutdown};
 use aggregated_api::store::Store;
 use aggregated_api::store::compactor::Compactor;
+use aggregated_api::store::transform::TransformedStore;
 use anyhow::Context;
 use kube::Client;
 use prometheus::Registry;
-use runtime_kit::admin::{AdminServer, Health};
+use runtime_kit::admin::{AdminServer, Health, ReadyFlag};
 use runtime_kit::clock::{Clock, SystemClock};
 use runtime_kit::kubeconfig::{KubeArgs, connect};
 use runtime_kit::tasks::{Spawner, Supervisor};
@@ -33,8 +35,9 @@ use crate::ended::Ended;
 use crate::inputs::{LiveCluster, PodInput, PodSweep, PoolInput, ProxyInput};
 use crate::known::{Cluster, Known};
 use crate::metrics::{self, Metrics};
+use crate::role::{self, Candidate, Gate};
 use crate::rules::LeaseRules;
-use crate::storage;
+use crate::storage::{self, Opened};
 use crate::tasks::Desk;
 
 /// How often certificate files are compared with those in use.
@@ -62,11 +65,28 @@ pub struct Trust {
     pub cluster: Arc<dyn Cluster>,
 }
 
-/// Loads the store and builds the server on it.
+/// [`assemble`]s a server that decides.
 ///
 /// # Errors
 /// The store cannot be read, or a metric is registered twice.
 pub async fn build(
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    trust: Trust,
+    registry: &Registry,
+    health: &Health,
+    max_ttl: Duration,
+) -> anyhow::Result<Parts> {
+    let parts = assemble(store, clock, trust, registry, health, max_ttl).await?;
+    parts.desk.load().await.context("grants cannot be loaded")?;
+    Ok(parts)
+}
+
+/// Builds the server on a store. It can read; grants must be loaded before it may decide.
+///
+/// # Errors
+/// The store cannot be read, or a metric is registered twice.
+async fn assemble(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     trust: Trust,
@@ -91,7 +111,6 @@ pub async fn build(
         cache,
         clock: Arc::clone(&clock),
     };
-    desk.load().await.context("grants cannot be loaded")?;
     let known = Arc::new(Known::default());
     let rules = Arc::new(LeaseRules {
         allocator,
@@ -169,17 +188,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         // Why here: a check may take long, and meanwhile the process answers its platform.
         let stop = spawner.shutdown();
         let store = tokio::select! {
-            store = storage::open(args.store.clone(), opened) => store,
+            store = storage::open(args.store.clone(), opened, &*clock) => store,
             () = stop.cancelled() => return Ok(()),
         };
-        let store = store.map_err(anyhow::Error::into_boxed_dyn_error)?;
+        let opened = store.map_err(anyhow::Error::into_boxed_dyn_error)?;
         let process = Process {
             args,
             clock,
             health,
             registry,
             certificate,
-            store,
+            opened,
             listener,
         };
         let started = Box::pin(process.start(spawner))
@@ -197,7 +216,7 @@ struct Process {
     health: Health,
     registry: Registry,
     certificate: Arc<ReloadingCertificate>,
-    store: Arc<dyn Store>,
+    opened: Opened,
     listener: TcpListener,
 }
 
@@ -211,7 +230,7 @@ impl Process {
             health,
             registry,
             certificate,
-            store,
+            opened,
             listener,
         } = self;
         let stop = spawner.shutdown();
@@ -234,11 +253,19 @@ impl Process {
             namespaces: Arc::<KubeNamespaces>::clone(&namespaces),
             cluster: Arc::new(LiveCluster::new(clients.main.clone())),
         };
+        let values = opened.store;
+        let whole: Arc<dyn Store> = Arc::<TransformedStore>::clone(&values);
+        let (store, candidate): (Arc<dyn Store>, _) = if opened.shared {
+            let (fenced, candidate) = role::fence(whole, &args.identity, Arc::clone(&clock));
+            (fenced, Some(candidate))
+        } else {
+            (whole, None)
+        };
         let Parts {
             desk,
             known,
             server,
-        } = build(
+        } = assemble(
             store,
             Arc::clone(&clock),
             trust,
@@ -275,8 +302,34 @@ impl Process {
             "namespaces",
             async move { namespaces.run(follow_stop).await },
         );
-        watch_cluster(&spawner, &health, &clients.main, &desk, &known);
-        desk.spawn(&spawner);
+        let open = Arc::new(AtomicBool::new(false));
+        let deciding = Deciding {
+            values,
+            desk: desk.clone(),
+            known,
+            client: clients.main,
+            health: health.clone(),
+            spawner: spawner.clone(),
+            open: Arc::clone(&open),
+        };
+        match candidate {
+            None => deciding.begin().await?,
+            Some(candidate) => {
+                let ready = health.ready_flag("allocator", "who decides is not known yet");
+                let end = stop.clone();
+                spawner.spawn("allocator", async move {
+                    let deciding = async {
+                        deciding.in_turn(candidate, ready).await?;
+                        std::future::pending::<anyhow::Result<()>>().await
+                    };
+                    let ended = tokio::select! {
+                        ended = deciding => ended,
+                        () = end.cancelled() => Ok(()),
+                    };
+                    ended.map_err(anyhow::Error::into_boxed_dyn_error)
+                });
+            },
+        }
 
         let cache = Arc::clone(&desk.cache);
         let lost = stop.clone();
@@ -318,7 +371,7 @@ impl Process {
         if !trusted {
             return Ok(());
         }
-        let service = CatchPanicLayer.layer(server);
+        let service = CatchPanicLayer.layer(Gate::new(server, open));
         let address = listener.local_addr()?;
         tracing::info!(%address, "serving");
         let (delay, drain) = (args.shutdown_delay_duration, args.shutdown_grace);
@@ -344,6 +397,62 @@ impl Process {
                 tracing::warn!(connections = report.cut, "cut while stopping");
             }
         });
+        Ok(())
+    }
+}
+
+/// What a replica needs for deciding.
+struct Deciding {
+    values: Arc<TransformedStore>,
+    desk: Desk,
+    known: Arc<Known>,
+    client: Client,
+    health: Health,
+    spawner: Spawner,
+    open: Arc<AtomicBool>,
+}
+
+impl Deciding {
+    /// Loads grants, follows the cluster, and lets writes through.
+    async fn begin(self) -> anyhow::Result<()> {
+        // Why first: afterwards the allocator knows the versions of what it writes.
+        let renewed = self.values.renew().await;
+        let renewed = renewed.context("values cannot be written in the configured form")?;
+        if renewed > 0 {
+            tracing::info!(renewed, "values were encrypted anew");
+        }
+        let cache = &self.desk.cache;
+        cache.consistent().await.context("the store is not read")?;
+        self.desk.load().await.context("grants cannot be loaded")?;
+        watch_cluster(
+            &self.spawner,
+            &self.health,
+            &self.client,
+            &self.desk,
+            &self.known,
+        );
+        self.desk.spawn(&self.spawner);
+        self.open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Begins when no other replica decides. Losing the role ends the process: what was decided in
+    /// memory is not kept up any more.
+    async fn in_turn(self, candidate: Candidate, ready: ReadyFlag) -> anyhow::Result<()> {
+        candidate.campaign(&ready).await;
+        tracing::info!("this replica decides");
+        let closing = self.spawner.closing();
+        self.spawner.spawn_closing("sign of life", async move {
+            tokio::select! {
+                deposed = candidate.hold() => Err(deposed),
+                () = closing.cancelled() => {
+                    candidate.resign().await;
+                    Ok(())
+                },
+            }
+        });
+        self.begin().await?;
+        ready.set_ready();
         Ok(())
     }
 }

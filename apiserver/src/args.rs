@@ -48,10 +48,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
 
-    /// Where leases are kept: redb:///path/to/file, whose folder must exist, or memory, which
-    /// forgets them when the process ends.
-    #[arg(long, value_name = "URL")]
-    pub store: StoreUrl,
+    /// Where leases are kept.
+    #[command(flatten)]
+    pub store: StoreArgs,
 
     /// How much history is kept for watches that resume.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
@@ -73,6 +72,15 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = any_duration)]
     pub shutdown_delay_duration: Duration,
 
+    /// The name of this replica for the others, where several share a store.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "HOSTNAME",
+        default_value = "lease-apiserver"
+    )]
+    pub identity: String,
+
     /// The API server.
     #[command(flatten)]
     pub kube: KubeArgs,
@@ -82,6 +90,46 @@ pub struct Args {
     pub log: LogArgs,
 }
 
+/// Where leases are kept, and in which form.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreArgs {
+    /// Where leases are kept: redb:///path/to/file, whose folder must exist; etcd, which
+    /// --etcd-servers names and several replicas share; or memory, which forgets them when the
+    /// process ends.
+    #[arg(long, value_name = "URL")]
+    pub store: StoreUrl,
+
+    /// URLs of the members of the etcd cluster, https:// with --etcd-cafile and http:// without.
+    #[arg(
+        long,
+        value_name = "URL,…",
+        value_delimiter = ',',
+        required_if_eq("store", "etcd")
+    )]
+    pub etcd_servers: Vec<String>,
+
+    /// What all keys in etcd begin with.
+    #[arg(long, value_name = "PREFIX", default_value = "/lease-apiserver")]
+    pub etcd_prefix: String,
+
+    /// Authorities that sign etcd's certificates, PEM.
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
+    pub etcd_cafile: Option<PathBuf>,
+
+    /// Certificate that is shown to etcd, PEM.
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_cafile", "etcd_keyfile"])]
+    pub etcd_certfile: Option<PathBuf>,
+
+    /// Key of that certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+
+    /// An EncryptionConfiguration with the keys under which all that is stored is encrypted
+    /// (aesgcm, identity). Without it: in clear. Read at start.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+}
+
 /// Where leases are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -89,6 +137,8 @@ pub enum StoreUrl {
     Memory,
     /// In a redb file.
     Redb(PathBuf),
+    /// In the etcd of `--etcd-servers`.
+    Etcd,
 }
 
 impl FromStr for StoreUrl {
@@ -97,12 +147,13 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         let path = match text {
             "memory" => return Ok(Self::Memory),
+            "etcd" => return Ok(Self::Etcd),
             _ => text.strip_prefix("redb://").map(PathBuf::from),
         };
         match path {
             Some(path) if path.is_absolute() => Ok(Self::Redb(path)),
             Some(_) => Err("the path must be absolute: redb:///var/lib/leases.redb".to_owned()),
-            None => Err("it must be redb:///path/to/file or memory".to_owned()),
+            None => Err("it must be redb:///path/to/file, etcd or memory".to_owned()),
         }
     }
 }
@@ -148,8 +199,9 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_a_file_or_memory() {
+    fn a_store_is_a_file_etcd_or_memory() {
         assert_eq!("memory".parse(), Ok(StoreUrl::Memory));
+        assert_eq!("etcd".parse(), Ok(StoreUrl::Etcd));
         assert_eq!("redb:///a/b".parse(), Ok(StoreUrl::Redb("/a/b".into())));
         assert!(
             "redb://b"
@@ -163,6 +215,50 @@ mod tests {
                 .unwrap_err()
                 .contains("redb:///")
         );
+    }
+
+    #[test]
+    fn flags_of_etcd_come_together() {
+        let parse = |flags: &[&str]| {
+            let fixed = [
+                "lease-apiserver",
+                "--tls-cert-file=c",
+                "--tls-private-key-file=k",
+            ];
+            Args::try_parse_from(fixed.iter().chain(flags)).map_err(|error| error.to_string())
+        };
+        let servers = "--etcd-servers=https://a:2379,https://b:2379";
+        let args = parse(&["--store=etcd", servers, "--etcd-cafile=ca"]).unwrap();
+        assert_eq!(
+            args.store.etcd_servers,
+            ["https://a:2379", "https://b:2379"]
+        );
+        assert_eq!(args.store.etcd_prefix, "/lease-apiserver");
+        for (flags, named) in [
+            (vec!["--store=etcd"], "--etcd-servers"),
+            (vec!["--store=memory", "--etcd-cafile=ca"], "--etcd-servers"),
+            (
+                vec![
+                    "--store=etcd",
+                    servers,
+                    "--etcd-cafile=ca",
+                    "--etcd-certfile=c",
+                ],
+                "--etcd-keyfile",
+            ),
+            (
+                vec![
+                    "--store=etcd",
+                    servers,
+                    "--etcd-cafile=ca",
+                    "--etcd-keyfile=k",
+                ],
+                "--etcd-certfile",
+            ),
+        ] {
+            let refused = parse(&flags).unwrap_err();
+            assert!(refused.contains(named), "{flags:?}: {refused}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod ended;
 pub mod inputs;
 pub mod known;
 pub mod metrics;
+pub mod role;
 pub mod rules;
 pub mod status;
 pub mod storage;

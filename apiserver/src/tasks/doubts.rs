@@ -5,16 +5,21 @@
 //! the store's queue: whatever was queued before it has been decided then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aggregated_api::registry::capability::Companion;
 use aggregated_api::registry::collection::Written;
 use aggregated_api::store::Compare;
 use crawl_api::lease::ProxyLease;
 
-use super::{Desk, Error};
+use super::{Desk, Error, is_full};
 use crate::allocator::leases::LeaseKey;
 use crate::allocator::record::{self, Grant, GrantsRecord};
+use crate::allocator::{Release, Unsettled};
 use crate::status::{self, End};
+
+/// A slot whose lease is gone is given back after this, and tried again as often.
+const GIVEN_BACK_AFTER: Duration = Duration::from_secs(5);
 
 // === impl Desk ===
 
@@ -52,10 +57,46 @@ impl Desk {
                     }
                     self.allocator.adopt(stored);
                 },
-                None => self.allocator.absent(key),
+                None => self.meet_absent(key),
             }
         }
         Ok(())
+    }
+
+    /// A lease that is not there. Its slot may still be recorded, when the store had space for the
+    /// deletion only: then it is due soon, and given back by whoever ends leases.
+    fn meet_absent(&self, key: &LeaseKey) {
+        let recorded = self
+            .allocator
+            .lease(&key.uid)
+            .is_some_and(|tracked| tracked.committed && tracked.proxy.is_some());
+        if recorded {
+            let due = self.clock.elapsed() + GIVEN_BACK_AFTER;
+            self.allocator.renewed(&key.uid, self.clock.now(), due);
+        } else {
+            self.allocator.absent(key);
+        }
+    }
+
+    /// Gives back the slot of a lease that is not there. Without space it is tried again later.
+    pub(super) async fn give_back(&self, key: &LeaseKey) -> Result<(), Error> {
+        match self.allocator.release(&key.uid).await {
+            Ok(Release::Slot(companion)) => match self.commit(companion).await {
+                Err(Error::Store(error)) if is_full(&error) => {
+                    tracing::warn!(
+                        namespace = %key.namespace, lease = %key.name, uid = %key.uid,
+                        "the slot of a lease that is gone stays taken until the store has space"
+                    );
+                    Ok(())
+                },
+                other => other.map(drop),
+            },
+            // Why: what is being settled finds the slot again if it is recorded.
+            Ok(Release::Nothing) | Err(Unsettled) => {
+                self.allocator.absent(key);
+                Ok(())
+            },
+        }
     }
 
     /// A deleted lease that finalizers keep says that it holds nothing any more.
@@ -82,7 +123,7 @@ impl Desk {
         }
     }
 
-    /// A holder of a slot that nobody tracks: adopted, or, when it has no lease, removed.
+    /// A holder of a slot that nobody tracks: adopted. When it has no lease, it is due soon.
     pub(super) async fn meet_holder(&self, proxy: &Arc<str>, grant: &Grant) -> Result<(), Error> {
         let key = LeaseKey {
             namespace: Arc::clone(&grant.namespace),
@@ -100,11 +141,8 @@ impl Desk {
             %proxy, namespace = %key.namespace, lease = %key.name, uid = %key.uid,
             "a slot was held by a lease that does not exist; giving it back"
         );
+        // Why not at once: the record may be in doubt, and this task is the one that settles it.
         self.allocator.adopt_orphan(proxy, &key);
-        if let crate::allocator::Release::Slot(companion) = self.allocator.release(&key.uid).await?
-        {
-            self.commit(companion).await?;
-        }
         Ok(())
     }
 }

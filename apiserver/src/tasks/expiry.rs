@@ -46,8 +46,7 @@ impl Desk {
 
     async fn expire_one(&self, tracked: &Tracked) -> Result<(), Error> {
         let Some(lease) = self.read(&tracked.key).await? else {
-            self.allocator.absent(&tracked.key);
-            return Ok(());
+            return self.give_back(&tracked.key).await;
         };
         let stored = status::stored(&lease);
         if status::is_over(&lease) || lease.metadata.deletion_timestamp.is_some() {

@@ -26,6 +26,7 @@ use aggregated_api::store::{Outcome, Store};
 use crawl_api::endpoint::ProxyEndpoint;
 use crawl_api::lease::ProxyLease;
 use futures::StreamExt;
+use http::StatusCode;
 use runtime_kit::clock::Clock;
 use runtime_kit::tasks::Spawner;
 
@@ -73,6 +74,11 @@ impl From<aggregated_api::store::Error> for Error {
     fn from(error: aggregated_api::store::Error) -> Self {
         Self::Store(error.into())
     }
+}
+
+/// Whether the store has no space.
+fn is_full(error: &ApiError) -> bool {
+    error.code() == StatusCode::INSUFFICIENT_STORAGE
 }
 
 // === impl Desk ===
@@ -142,8 +148,14 @@ impl Desk {
             Release::Slot(companion) => companion,
             Release::Nothing => Companion::default(),
         };
+        let read = lease.clone();
         status::set_over(&mut lease, end, self.clock.now());
-        match self.leases.replace(lease, companion).await? {
+        let written = match self.leases.replace(lease, companion).await {
+            // Why: a deletion needs no space, and nobody waits for the minute that it is shown.
+            Err(error) if is_full(&error) => return Box::pin(self.remove(&read)).await,
+            written => written?,
+        };
+        match written {
             Written::Committed(_) => {
                 self.allocator.dequeue(&key.uid);
                 self.ended.push(key);

@@ -149,26 +149,24 @@ impl Stage {
         self.server.take().unwrap().kill9().unwrap();
     }
 
+    /// Starts another server, with other flags in the place of those of the same name.
+    pub fn spawn_with(&self, name: &str, flags: &[String]) -> Process {
+        let name_of = |flag: &str| flag.split('=').next().unwrap().to_owned();
+        let replaced: Vec<_> = flags.iter().map(|flag| name_of(flag)).collect();
+        let kept = self.arguments.iter();
+        let kept = kept.filter(|argument| !replaced.contains(&name_of(argument)));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lease-apiserver"));
+        command.args(kept).args(flags);
+        self.cluster.spawn(name, command).unwrap()
+    }
+
     /// Whether a fresh `/readyz` on the admin address is green, with its text.
     pub fn ready(&self) -> Option<(bool, String)> {
         let address = self
             .arguments
             .iter()
             .find_map(|a| a.strip_prefix("--admin-address="))?;
-        let output = Command::new("curl")
-            .args([
-                "-s",
-                "-o",
-                "-",
-                "-w",
-                "\n%{http_code}",
-                &format!("http://{address}/readyz"),
-            ])
-            .output()
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let (body, code) = text.rsplit_once('\n')?;
-        (code != "000").then(|| (code == "200", body.to_owned()))
+        ready_at(address)
     }
 
     pub fn metrics(&self) -> String {
@@ -314,6 +312,24 @@ impl Stage {
             .success()
             .then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
+}
+
+/// Whether a fresh `/readyz` at an admin address is green, with its text.
+pub fn ready_at(address: &str) -> Option<(bool, String)> {
+    let output = Command::new("curl")
+        .args([
+            "-s",
+            "-o",
+            "-",
+            "-w",
+            "\n%{http_code}",
+            &format!("http://{address}/readyz"),
+        ])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (body, code) = text.rsplit_once('\n')?;
+    (code != "000").then(|| (code == "200", body.to_owned()))
 }
 
 /// A lease object of the namespace `crawlers`.

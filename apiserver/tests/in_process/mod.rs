@@ -1,6 +1,10 @@
 //! The server without a network, a cluster that is a few tables, and callers by name.
 
-#![allow(unreachable_pub, reason = "helpers of one test file")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "helpers of tests; not every test file uses all of them"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +132,8 @@ impl Server {
         Self::start_on(Arc::clone(&self.desk.store), clock).await
     }
 
-    async fn start_on(store: Arc<dyn Store>, clock: SteppedClock) -> Self {
+    /// As [`Server::start`], on this store.
+    pub async fn start_on(store: Arc<dyn Store>, clock: SteppedClock) -> Self {
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let authorizer = ListAuthorizer::allow_all()
             .allow(Pattern::user("manager"))

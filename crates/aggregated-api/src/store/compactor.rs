@@ -99,6 +99,7 @@ fn unless_damaged(
         Err(
             err @ (Error::Unavailable { .. }
             | Error::NoSpace
+            | Error::Unreadable(_)
             | Error::Limit(_)
             | Error::Compacted { .. }
             | Error::Future { .. }),

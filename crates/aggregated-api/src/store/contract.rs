@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 
-use super::{Batch, Compare, Error, Event, Listing, Op, Outcome, Record, Revision, Store};
+use super::{Batch, Compare, Error, Event, Listing, Mark, Op, Outcome, Record, Revision, Store};
 
 /// How long a check may take before it counts as hanging.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -48,7 +48,7 @@ where
     F: AsyncFn() -> S,
     S: Store,
 {
-    let checks: [Check; 28] = checks![
+    let checks: [Check; 29] = checks![
         transactions::a_new_store_is_empty,
         transactions::a_put_makes_a_record_and_the_next_one_counts_it_up,
         transactions::a_key_deleted_and_put_again_begins_anew,
@@ -71,6 +71,7 @@ where
         history::a_revision_that_has_not_happened_is_refused,
         history::compaction_keeps_the_latest_values_and_newer_history,
         history::a_long_history_is_compacted_whole,
+        history::marks_are_remembered_until_their_revision_is_compacted,
         watching::a_watch_from_the_start_replays_everything_in_order,
         watching::a_watch_shows_only_its_prefix_but_all_progress,
         watching::a_watch_resumes_without_gap_or_repeat_while_others_write,

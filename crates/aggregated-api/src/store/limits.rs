@@ -1,7 +1,7 @@
 //! The limits of a transaction, which hold on every backend so that a client sees the same ones
 //! everywhere. Called by each backend's [`txn`](super::Store::txn) before anything is queued.
 
-use super::{Compare, Error, MAX_OPERATIONS, MAX_TRANSACTION_BYTES, Op, SERVED_PREFIX};
+use super::{Compare, Error, MAX_OPERATIONS, Op, SERVED_PREFIX};
 
 /// Up to this many keys are compared pairwise; more are sorted.
 const FEW_KEYS: usize = 8;
@@ -13,8 +13,9 @@ pub(super) fn op_key(op: &Op) -> &str {
     }
 }
 
-/// Bytes of the keys and values of a transaction, or the limit that it exceeds.
-pub(super) fn check(compares: &[Compare], ops: &[Op]) -> Result<usize, Error> {
+/// Bytes of the keys and values of a transaction, of which there may be `most`, or the limit that it
+/// exceeds.
+pub(super) fn check(most: usize, compares: &[Compare], ops: &[Op]) -> Result<usize, Error> {
     let count = compares.len() + ops.len();
     if count > MAX_OPERATIONS {
         return Err(Error::Limit(format!(
@@ -29,9 +30,9 @@ pub(super) fn check(compares: &[Compare], ops: &[Op]) -> Result<usize, Error> {
         Op::Delete(key) => key.len(),
     });
     let bytes: usize = compared.chain(changed).sum();
-    if bytes > MAX_TRANSACTION_BYTES {
+    if bytes > most {
         return Err(Error::Limit(format!(
-            "{bytes} bytes of keys and values, of which at most {MAX_TRANSACTION_BYTES} are \
+            "{bytes} bytes of keys and values, of which at most {most} are \
              allowed; store less in one object"
         )));
     }

@@ -18,6 +18,7 @@ pub mod contract;
 pub mod etcd;
 mod limits;
 pub mod redb;
+pub mod transform;
 
 /// Keys of served objects: `/registry/<group>/<resource>/[<namespace>/]<name>`.
 pub const SERVED_PREFIX: &str = "/registry/";
@@ -139,6 +140,9 @@ pub enum Error {
     /// The data cannot be read as what this version writes.
     #[error("the store's data is damaged: {0}")]
     Corrupt(String),
+    /// A value is stored in a form that cannot be read back with the present configuration.
+    #[error("a stored value cannot be read: {0}")]
+    Unreadable(String),
     /// The backend cannot be reached or has been closed.
     #[error("the store is unavailable: {message}")]
     Unavailable {
@@ -197,8 +201,8 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets history up to and including `revision`; the latest value of every key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
 
-    /// Remembers a mark across restarts, until its revision is compacted. It is no transaction and
-    /// takes no revision. A store that leaves this out forgets.
+    /// Remembers a mark across restarts, until its revision is compacted. It is no transaction: no
+    /// watcher is told. A store that leaves this out forgets.
     async fn mark(&self, _mark: Mark) -> Result<(), Error> {
         Ok(())
     }
@@ -210,4 +214,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Bytes used on the medium, for metrics.
     fn size_bytes(&self) -> u64;
+
+    /// Keys and values that fit into one transaction, in bytes; less where values are stored in a
+    /// longer form.
+    fn max_transaction_bytes(&self) -> usize {
+        MAX_TRANSACTION_BYTES
+    }
 }

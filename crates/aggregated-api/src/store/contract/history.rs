@@ -1,6 +1,9 @@
 //! Checks of lists, of reading the past, and of giving it up.
 
-use super::{Arc, Error, Listing, Revision, Store, commit, delete, get, list, owned, pairs, put};
+use super::{
+    Arc, Error, Listing, Mark, Revision, Store, commit, delete, get, list, owned, pairs, put,
+    read_until,
+};
 
 pub(super) async fn a_list_is_in_key_order_and_holds_the_prefix_only(store: Arc<dyn Store>) {
     for name in [
@@ -232,4 +235,26 @@ pub(super) async fn a_long_history_is_compacted_whole(store: Arc<dyn Store>) {
         store.list("/k/", Some(base + 4998), None, None).await,
         Err(Error::Compacted { .. })
     ));
+}
+
+pub(super) async fn marks_are_remembered_until_their_revision_is_compacted(store: Arc<dyn Store>) {
+    assert_eq!(store.marks().await.unwrap(), []);
+    let mut marks = Vec::new();
+    for n in 0..3 {
+        let revision = commit(&*store, vec![put("a", &n.to_string())]).await;
+        let at = jiff::Timestamp::from_millisecond(1_800_000_000_123 + n).unwrap();
+        marks.push(Mark { at, revision });
+    }
+    let last = marks[2].revision;
+    let mut watch = store.watch("", last);
+    // The order in which they are made does not matter.
+    for mark in marks.iter().rev() {
+        store.mark(*mark).await.unwrap();
+    }
+    assert_eq!(store.marks().await.unwrap(), marks);
+    store.compact(marks[1].revision).await.unwrap();
+    assert_eq!(store.marks().await.unwrap(), marks[2..]);
+    let next = commit(&*store, vec![put("a", "next")]).await;
+    let events = read_until(&mut watch, next).await;
+    assert_eq!(events.len(), 1, "marks are no changes: {events:?}");
 }

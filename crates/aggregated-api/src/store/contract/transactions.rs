@@ -4,7 +4,7 @@ use super::{
     Arc, Bytes, Compare, Error, FutureExt, Op, Outcome, Store, commit, delete, get, key, list,
     pairs, put,
 };
-use crate::store::{MAX_OPERATIONS, MAX_TRANSACTION_BYTES};
+use crate::store::MAX_OPERATIONS;
 
 pub(super) async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     let base = store.revision();
@@ -235,9 +235,9 @@ pub(super) async fn the_limits_refuse_what_exceeds_them_and_name_the_number(stor
     };
     let big = vec![Op::Put(
         key("a"),
-        Bytes::from(vec![0; MAX_TRANSACTION_BYTES]),
+        Bytes::from(vec![0; store.max_transaction_bytes()]),
     )];
-    let too_many_bytes = format!("{} bytes", MAX_TRANSACTION_BYTES + 1);
+    let too_many_bytes = format!("{} bytes", store.max_transaction_bytes() + 1);
     let twice_of_many = many(20).into_iter().chain([delete("7")]).collect();
     let served = vec![put("/registry/a", ""), put("/x", ""), delete("/registry/b")];
     for (compares, ops, named) in [
@@ -264,7 +264,7 @@ pub(super) async fn a_transaction_at_the_limits_is_accepted(store: Arc<dyn Store
     assert_eq!(commit(&*store, ops).await, base + 1);
     let ops = vec![Op::Put(
         key("a"),
-        Bytes::from(vec![0; MAX_TRANSACTION_BYTES - 1]),
+        Bytes::from(vec![0; store.max_transaction_bytes() - 1]),
     )];
     assert_eq!(commit(&*store, ops).await, base + 2);
     assert_eq!(

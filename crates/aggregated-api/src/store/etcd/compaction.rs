@@ -63,6 +63,7 @@ impl Shared {
             Err(failure @ (Failure::Future | Failure::Other(_))) => return Err(failure.into()),
         }
         self.note_oldest(revision);
+        self.forget_marks(revision).await?;
         self.measure().await
     }
 
@@ -84,7 +85,7 @@ impl Shared {
     }
 
     /// Writes a number to a key of the bookkeeping if it has this version. `None`: it has not.
-    async fn put_meta(
+    pub(super) async fn put_meta(
         &self,
         name: &str,
         number: u64,

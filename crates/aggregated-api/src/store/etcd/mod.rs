@@ -4,12 +4,13 @@
 //! A revision of the store is etcd's own, which counts the transactions of all its users: it grows
 //! strictly and is the same on every replica, but has gaps. Where keys are is in `keys`, the order
 //! of transactions in `lanes`, the connections in `client`, watches in `watch`, the giving up
-//! of history in `compaction`, and what happens when etcd was restored in `timeline`.
+//! of history in `compaction`, how old it is in `marks`, and what happens when etcd was restored in `timeline`.
 
 mod client;
 mod compaction;
 mod keys;
 mod lanes;
+mod marks;
 mod timeline;
 mod watch;
 mod wire;
@@ -35,7 +36,7 @@ use self::wire::{
     CompareTarget, CompareValue, DeleteRangeRequest, PutRequest, RangeRequest, Request, RequestOp,
     TxnRequest,
 };
-use super::{Batch, Compare, Error, Listing, Op, Outcome, Record, Revision, Store, limits};
+use super::{Batch, Compare, Error, Listing, Mark, Op, Outcome, Record, Revision, Store, limits};
 
 /// Records asked for in one request of a list.
 const PAGE: usize = 1000;
@@ -192,6 +193,7 @@ impl Shared {
                 }),
                 Op::Delete(key) => Request::Delete(DeleteRangeRequest {
                     key: self.keys.data(&key),
+                    range_end: Bytes::new(),
                 }),
             };
             RequestOp {
@@ -290,6 +292,16 @@ impl Shared {
 }
 
 impl EtcdStore {
+    /// Whether [`EtcdStore::connect`] can use these options; asks no etcd.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with what is wrong with an endpoint, the prefix, or a file.
+    pub fn check(options: &Options) -> Result<(), Error> {
+        Client::new(options)?;
+        Keys::new(&options.prefix)?;
+        Ok(())
+    }
+
     /// Connects to etcd and looks at what is there.
     ///
     /// # Errors
@@ -354,7 +366,7 @@ impl Store for EtcdStore {
     }
 
     async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<Outcome, Error> {
-        let _: usize = limits::check(&compares, &ops)?;
+        let _: usize = limits::check(self.max_transaction_bytes(), &compares, &ops)?;
         // No await before this: the order of first polls is the order of turns.
         let turn = self.shared.lanes.enter(&compares, &ops);
         let request = self.shared.request(&compares, ops);
@@ -382,6 +394,14 @@ impl Store for EtcdStore {
 
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
         self.shared.compact(revision).await
+    }
+
+    async fn mark(&self, mark: Mark) -> Result<(), Error> {
+        self.shared.mark(mark).await
+    }
+
+    async fn marks(&self) -> Result<Vec<Mark>, Error> {
+        self.shared.marks().await
     }
 
     fn size_bytes(&self) -> u64 {

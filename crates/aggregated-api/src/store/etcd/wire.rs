@@ -64,6 +64,9 @@ pub(super) struct PutRequest {
 pub(super) struct DeleteRangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub(super) key: Bytes,
+    /// Exclusive; empty: `key` alone.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) range_end: Bytes,
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -277,7 +277,7 @@ impl Store for RedbStore {
     }
 
     async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<Outcome, Error> {
-        let bytes = limits::check(&compares, &ops)?;
+        let bytes = limits::check(self.max_transaction_bytes(), &compares, &ops)?;
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let submission = Submission {

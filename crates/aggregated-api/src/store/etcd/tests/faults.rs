@@ -133,7 +133,7 @@ async fn an_etcd_that_hangs_gives_an_unknown_outcome_in_time_and_is_waited_for_b
     });
     let hasty = hasty.await.unwrap();
     let base = patient.revision();
-    etcd.signal(Signal::SIGSTOP);
+    etcd.signal(0, Signal::SIGSTOP);
     let waiting = tokio::spawn({
         let patient = patient.clone();
         async move { commit(&patient, put("patient", "x")).await }
@@ -149,7 +149,7 @@ async fn an_etcd_that_hangs_gives_an_unknown_outcome_in_time_and_is_waited_for_b
         "{queued:?}"
     );
     assert!(!waiting.is_finished());
-    etcd.signal(Signal::SIGCONT);
+    etcd.signal(0, Signal::SIGCONT);
     waiting.await.unwrap();
     // It may have been committed or not; what is told agrees with what is there.
     let last = create(&hasty, "later").await;

@@ -2,6 +2,8 @@
 
 mod faults;
 mod large;
+mod network;
+mod proxy;
 mod replicas;
 mod restored;
 mod server;

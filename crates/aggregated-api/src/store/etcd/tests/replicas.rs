@@ -1,6 +1,13 @@
 //! Several stores on one prefix, as several processes have them.
 
-use super::{Compare, Error, Etcd, Outcome, PATIENCE, Store, StreamExt, commit, events, put};
+use runtime_kit::SteppedClock;
+use runtime_kit::clock::Clock;
+
+use super::{
+    Arc, Compare, Duration, Error, Etcd, Outcome, PATIENCE, Store, StreamExt, commit, events, put,
+};
+use crate::store::Mark;
+use crate::store::compactor::Compactor;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_stores_see_each_others_writes_in_the_same_order() {
@@ -161,4 +168,57 @@ async fn a_store_goes_on_with_the_members_that_are_left() {
         let event = told.iter().find(|event| event.revision == revision);
         assert_eq!(*event.unwrap().key, *key);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_old_the_history_is_outlives_every_process() {
+    let mut etcd = Etcd::start(&[]).await;
+    let mut marks = Vec::new();
+    for n in 0..4 {
+        // Each is written by a process of its own.
+        let store = etcd.connect("/test").await;
+        assert_eq!(store.marks().await.unwrap(), marks);
+        let revision = commit(&store, put("a", &n.to_string())).await;
+        let at = jiff::Timestamp::from_millisecond(1_800_000_000_000 + n).unwrap();
+        let mark = Mark { at, revision };
+        store.mark(mark).await.unwrap();
+        marks.push(mark);
+    }
+    etcd.kill(0);
+    etcd.start_again(0).await;
+    let (one, two) = (etcd.connect("/test").await, etcd.connect("/test").await);
+    assert_eq!(one.marks().await.unwrap(), marks);
+    one.compact(marks[1].revision).await.unwrap();
+    assert_eq!(two.marks().await.unwrap(), marks[2..]);
+    let stranger = etcd.connect("/other").await;
+    assert_eq!(stranger.marks().await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_restart_more_often_than_history_is_kept_compact_all_the_same() {
+    let etcd = Etcd::start(&["--unsafe-no-fsync"]).await;
+    let clock = Arc::new(SteppedClock::new(jiff::Timestamp::UNIX_EPOCH));
+    let mut reached = Vec::new();
+    for minute in 0..8 {
+        let store = Arc::new(etcd.connect("/test").await);
+        reached.push(commit(&store, put("a", &minute.to_string())).await);
+        let shared: Arc<dyn Clock> = Arc::<SteppedClock>::clone(&clock);
+        let task = tokio::spawn(Compactor::new(Arc::clone(&store), Duration::ZERO, shared).run());
+        let now = clock.now();
+        let marked = async {
+            while store.marks().await.unwrap().last().map(|mark| mark.at) != Some(now) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, marked).await.unwrap();
+        task.abort();
+        clock.advance(Duration::from_mins(1));
+    }
+    let store = etcd.connect("/test").await;
+    let read = async |revision| store.list("", Some(revision), None, None).await;
+    let gone = read(reached[1]).await;
+    assert!(matches!(gone, Err(Error::Compacted { .. })), "{gone:?}");
+    let kept = read(reached[3]).await.unwrap();
+    assert_eq!(&kept.records[0].value[..], b"3");
+    assert!(store.marks().await.unwrap().len() <= 6);
 }

@@ -1,6 +1,6 @@
 //! A real etcd for one test: one member, or several.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,9 +64,13 @@ impl Etcd {
         etcd
     }
 
-    fn url(&self, index: usize) -> String {
+    pub(super) fn port(&self, index: usize) -> u16 {
+        self.members[index].port.number()
+    }
+
+    pub(super) fn url(&self, index: usize) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://127.0.0.1:{}", self.members[index].port.number())
+        format!("{scheme}://127.0.0.1:{}", self.port(index))
     }
 
     /// Where a member's data are.
@@ -95,15 +99,45 @@ impl Etcd {
         self.wait_until_it_serves().await;
     }
 
+    fn peer_url(&self, index: usize) -> String {
+        let port = self.members[index].peer_port.number();
+        format!("http://127.0.0.1:{port}")
+    }
+
+    /// How the members find each other.
+    fn cluster(&self) -> String {
+        let members =
+            (0..self.members.len()).map(|index| format!("member-{index}={}", self.peer_url(index)));
+        members.collect::<Vec<_>>().join(",")
+    }
+
+    /// `etcdutl snapshot restore` of a copy of the first member's database into its place, which must
+    /// be empty.
+    pub(super) async fn restore(&self, database: &Path, flags: &[&str]) {
+        let binaries = tokio::task::spawn_blocking(|| Binaries::ensure(&[Binary::Etcdutl]))
+            .await
+            .unwrap()
+            .unwrap();
+        let output = Command::new(binaries.get(Binary::Etcdutl).unwrap())
+            .args(["snapshot", "restore"])
+            .arg(database)
+            // Why: a copied database carries no hash, as `etcdctl snapshot save` would add.
+            .args(["--skip-hash-check", "--name=member-0"])
+            .arg(format!("--data-dir={}", self.data(0).display()))
+            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url(0)))
+            .arg(format!("--initial-cluster={}", self.cluster()))
+            .args(flags)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+
     fn spawn(&mut self, index: usize) {
-        let peer = |index: usize| {
-            let port = self.members[index].peer_port.number();
-            format!("http://127.0.0.1:{port}")
-        };
-        let cluster: Vec<_> = (0..self.members.len())
-            .map(|index| format!("member-{index}={}", peer(index)))
-            .collect();
-        let (url, peer) = (self.url(index), peer(index));
+        let (url, peer) = (self.url(index), self.peer_url(index));
         let mut command = Command::new(&self.program);
         command
             .arg(format!("--name=member-{index}"))
@@ -112,7 +146,7 @@ impl Etcd {
             .arg(format!("--advertise-client-urls={url}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster={}", cluster.join(",")))
+            .arg(format!("--initial-cluster={}", self.cluster()))
             .arg("--log-level=warn")
             .args(&self.arguments);
         let process = self.group.spawn(&format!("etcd-{index}"), command).unwrap();
@@ -138,13 +172,19 @@ impl Etcd {
         .unwrap();
     }
 
+    /// Lets a member write down all it has.
+    pub(super) async fn stop(&mut self, index: usize) {
+        let process = self.members[index].process.take().unwrap();
+        process.terminate().await.unwrap();
+    }
+
     /// kill -9.
     pub(super) fn kill(&mut self, index: usize) {
         self.members[index].process.take().unwrap().kill9().unwrap();
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
-        let process = self.members[0].process.as_ref().unwrap();
+    pub(super) fn signal(&self, index: usize, signal: Signal) {
+        let process = self.members[index].process.as_ref().unwrap();
         process.signal(signal).unwrap();
     }
 }
