@@ -117,3 +117,43 @@ async fn metrics_tell_of_requests() {
     });
     assert!(counted, "{text}");
 }
+
+async fn aggregated(server: &ApiServer) -> (String, Value) {
+    let request = Request::get("/apis")
+        .header("x-test-user", "bob")
+        .header(
+            "accept",
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        )
+        .body(Body::empty())
+        .unwrap();
+    let (head, body) = server.clone().oneshot(request).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let tag = head.headers["etag"].to_str().unwrap().to_owned();
+    (tag, serde_json::from_slice(&body).unwrap())
+}
+
+/// kube-apiserver asks whichever replica it reaches, and the kinds of a server never change.
+#[tokio::test]
+async fn replicas_serve_the_same_documents_and_both_forms_of_discovery_agree() {
+    const GV: &str = "/apis/wardle.example.com/v1alpha1";
+    let ready = Arc::new(AtomicBool::new(true));
+    let (one, other) = (server(&ready).await, server(&ready).await);
+    assert_eq!(aggregated(&one).await, aggregated(&other).await);
+    for path in [GV, "/apis", "/openapi/v2", "/openapi/v3"] {
+        let (first, second) = (get(&one, path).await, get(&other, path).await);
+        assert_eq!(first.2, second.2, "{path}");
+        assert_eq!(first.1.get("etag"), second.1.get("etag"), "{path}");
+    }
+    let (_, document) = aggregated(&one).await;
+    let legacy: Value = serde_json::from_str(&get(&one, GV).await.2).unwrap();
+    let names = |list: &Value, name: &str| -> Vec<(Value, Value)> {
+        let resources = list["resources"].as_array().unwrap().iter();
+        resources
+            .map(|resource| (resource[name].clone(), resource["verbs"].clone()))
+            .collect()
+    };
+    let version = &document["items"][0]["versions"][0];
+    assert_eq!(names(&legacy, "name"), names(version, "resource"));
+    assert_eq!(names(&legacy, "name").len(), 1);
+}
