@@ -372,7 +372,7 @@ impl WriteOptions {
         let dry_run = dry_run(query.set("dryRun"), &mut errors);
         let manager = query.get("fieldManager").unwrap_or_default();
         if manager.len() > 128 {
-            errors.push(FieldError::too_long("fieldManager", 128, "bytes"));
+            errors.push(FieldError::too_long("fieldManager", 128));
         }
         if manager.chars().any(char::is_control) {
             errors.push(FieldError::invalid(

@@ -111,23 +111,21 @@ impl FieldError {
         }
     }
 
-    /// The string or list is longer than allowed.
-    pub fn too_long(field: impl Into<String>, max: u64, what: &str) -> Self {
-        let (reason, message) = if what == "items" {
-            (
-                "FieldValueTooMany",
-                format!("Too many: must have at most {max} items"),
-            )
-        } else {
-            (
-                "FieldValueTooLong",
-                format!("Too long: may not be more than {max} {what}"),
-            )
-        };
+    /// The text is longer than allowed. Upstream says bytes wherever it counts.
+    pub fn too_long(field: impl Into<String>, max: u64) -> Self {
         Self {
             field: field.into(),
-            reason,
-            message,
+            reason: "FieldValueTooLong",
+            message: format!("Too long: may not be more than {max} bytes"),
+        }
+    }
+
+    /// The list has more items than allowed.
+    pub fn too_many(field: impl Into<String>, given: u64, max: u64) -> Self {
+        Self {
+            field: field.into(),
+            reason: "FieldValueTooMany",
+            message: format!("Too many: {given}: must have at most {max} items"),
         }
     }
 }

@@ -183,11 +183,7 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
         }
     }
     if size > MAX_ANNOTATIONS_BYTES {
-        errors.push(FieldError::too_long(
-            "metadata.annotations",
-            262_144,
-            "bytes",
-        ));
+        errors.push(FieldError::too_long("metadata.annotations", 262_144));
     }
     validate_finalizers(meta, &mut errors);
     validate_owners(meta, &mut errors);

@@ -286,11 +286,11 @@ impl Schema {
         }
         match value {
             Value::Number(number) => self.validate_number(number, path, errors),
-            Value::String(text) => self.validate_string(text, path, errors),
+            Value::String(text) => errors.extend(self.string_fault(text, path)),
             Value::Array(items) => {
                 let count = count(items.len());
                 if let Some(max) = self.max_items.filter(|max| count > *max) {
-                    errors.push(FieldError::too_long(path, max, "items"));
+                    errors.push(FieldError::too_many(path, count, max));
                 }
                 if let Some(min) = self.min_items.filter(|min| count < *min) {
                     let detail =
@@ -359,22 +359,20 @@ impl Schema {
         }
     }
 
-    fn validate_string(&self, text: &str, path: &str, errors: &mut Vec<FieldError>) {
+    /// The first fault of a text: `k8s.io/kube-openapi/pkg/validation/validate` stops there.
+    fn string_fault(&self, text: &str, path: &str) -> Option<FieldError> {
         let length = count(text.chars().count());
         if let Some(max) = self.max_length.filter(|max| length > *max) {
-            errors.push(FieldError::too_long(path, max, "characters"));
+            return Some(FieldError::too_long(path, max));
         }
-        if let Some(min) = self.min_length.filter(|min| length < *min) {
-            let detail = format!(
-                "{} in body should be at least {min} chars long",
-                place(path)
-            );
-            errors.push(FieldError::invalid(path, &text, &detail));
-        }
-        if let Some(pattern) = self.pattern.as_ref().filter(|p| !p.is_match(text)) {
-            let detail = format!("{} in body should match '{pattern}'", place(path));
-            errors.push(FieldError::invalid(path, &text, &detail));
-        }
+        let place = place(path);
+        let detail = if let Some(min) = self.min_length.filter(|min| length < *min) {
+            format!("{place} in body should be at least {min} chars long")
+        } else {
+            let pattern = self.pattern.as_ref().filter(|p| !p.is_match(text))?;
+            format!("{place} in body should match '{pattern}'")
+        };
+        Some(FieldError::invalid(path, &text, &detail))
     }
 }
 
@@ -484,7 +482,7 @@ mod tests {
             ),
             (
                 json!({"host": "abcdef"}),
-                "spec.host: Too long: may not be more than 5 characters",
+                "spec.host: Too long: may not be more than 5 bytes",
             ),
             (
                 json!({"host": "A"}),
@@ -504,7 +502,7 @@ mod tests {
             ),
             (
                 json!({"host": "a", "list": [{}, {}]}),
-                "spec.list: Too many: must have at most 1 items",
+                "spec.list: Too many: 2: must have at most 1 items",
             ),
             (
                 json!({"host": "a", "port": true}),

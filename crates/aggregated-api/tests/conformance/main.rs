@@ -11,6 +11,7 @@ mod case;
 mod client;
 mod fault_list;
 mod faults;
+mod gadgets;
 mod judge;
 mod normalise;
 mod page;
@@ -19,6 +20,7 @@ mod play;
 mod rows;
 mod subjects;
 #[path = "../../examples/wardle/wardle/mod.rs"]
+#[allow(dead_code, reason = "shared with the example")]
 mod wardle;
 
 use std::collections::{BTreeMap, HashMap};

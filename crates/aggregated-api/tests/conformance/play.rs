@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::case::{self, Case, Compare, Route, Step};
 use crate::client::{Reply, Stream};
 use crate::faults::FAULT_HEADER;
+use crate::gadgets;
 use crate::pattern::{Variables, fill, fill_value, mismatches};
 use crate::subjects::Subject;
 
@@ -93,6 +94,14 @@ impl Player<'_> {
                 format!("/apis/wardle.example.com/v1beta1/namespaces/{namespace}/flunders"),
             ),
             ("fischers", format!("{group}/fischers")),
+            (
+                "gadgets",
+                format!(
+                    "/apis/{}/{}/namespaces/{namespace}/gadgets",
+                    gadgets::GROUP,
+                    gadgets::VERSION
+                ),
+            ),
             ("ns", namespace),
             // Longer than what is sent without compression.
             ("long", "0123456789".repeat(14_000)),

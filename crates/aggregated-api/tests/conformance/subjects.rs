@@ -8,18 +8,27 @@
 use std::collections::HashMap;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
+use aggregated_api::registry::collection::Collection;
 use aggregated_api::store::{Op, Store};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use devcluster::{CertPair, Cluster, Options, SAMPLE_GROUP, SampleApiserver, sample_apiserver};
+use devcluster::{
+    CertPair, Cluster, Options, Registered, SAMPLE_GROUP, SampleApiserver, sample_apiserver,
+};
 use http::Request;
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::{ListParams, PostParams};
+use kube::runtime::conditions;
+use kube::runtime::wait::await_condition;
+use kube::{Api, Client, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runtime_kit::tls::KeyPairFiles;
 use serde_json::{Value, json};
@@ -31,8 +40,10 @@ use tokio_util::sync::CancellationToken;
 use crate::case::Route;
 use crate::client::Connections;
 use crate::faults::FaultLayer;
+use crate::gadgets::{self, Gadget};
 use crate::wardle::kinds::{V1ALPHA1, V1BETA1};
-use crate::wardle::server::{Setup, memory, start};
+use crate::wardle::rules::Plain;
+use crate::wardle::server::{Setup, memory, plain, start_with};
 
 /// Somebody a request can be sent as: name and groups.
 const USERS: [(&str, &str, &[&str]); 5] = [
@@ -42,6 +53,9 @@ const USERS: [(&str, &str, &[&str]); 5] = [
     ("oneName", "one-name", &["people"]),
     ("noGroups", "system:kube-aggregator", &[]),
 ];
+
+/// What a definition may take to be served.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Revisions of our store that are forgotten before the first case.
 const PAST: u64 = 100;
@@ -95,11 +109,19 @@ impl Subject {
             },
             stop: stop.clone(),
         };
-        let served = start(setup, FaultLayer).await?;
-        for version in [V1BETA1, V1ALPHA1] {
-            cluster
-                .wait_apiservice_available(SAMPLE_GROUP, version)
-                .await?;
+        let served = start_with(setup, FaultLayer, |builder, kinds| {
+            let gadgets = Collection::<Gadget>::new(&kinds.cache, Arc::clone(&kinds.clock))?;
+            let rules = Arc::new(Plain(gadgets.clone()));
+            Ok(builder.serve(plain(gadgets).status(rules)?))
+        })
+        .await?;
+        serve_gadgets_too(&cluster.client().await?, &registered, port).await?;
+        for (group, version) in [
+            (SAMPLE_GROUP, V1BETA1),
+            (SAMPLE_GROUP, V1ALPHA1),
+            (gadgets::GROUP, gadgets::VERSION),
+        ] {
+            cluster.wait_apiservice_available(group, version).await?;
         }
         let server = Server::Ours(Ours {
             store,
@@ -113,6 +135,7 @@ impl Subject {
     pub(crate) async fn oracle() -> anyhow::Result<Self> {
         let cluster = Cluster::start(Options::default()).await?;
         let sample = sample_apiserver(&cluster).await?;
+        define_gadgets(&cluster.client().await?).await?;
         let port = sample
             .url
             .rsplit_once(':')
@@ -256,6 +279,50 @@ impl Subject {
         }
         Ok(())
     }
+}
+
+/// Registers the group of the gadgets at the Service, and so the certificate, of the sample group.
+async fn serve_gadgets_too(
+    client: &Client,
+    registered: &Registered,
+    port: u16,
+) -> anyhow::Result<()> {
+    let (group, version) = (gadgets::GROUP, gadgets::VERSION);
+    let service = serde_json::from_value(json!({
+        "metadata": {"name": format!("{version}.{group}")},
+        "spec": {
+            "group": group,
+            "version": version,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 10,
+            "service": {"namespace": registered.namespace, "name": registered.service, "port": port},
+            "caBundle": ByteString(registered.ca.clone().into_bytes()),
+        },
+    }))?;
+    let services: Api<APIService> = Api::all(client.clone());
+    services.create(&PostParams::default(), &service).await?;
+    Ok(())
+}
+
+/// Defines the gadgets as a CustomResourceDefinition, and waits until they are served.
+async fn define_gadgets(client: &Client) -> anyhow::Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definition = Gadget::crd();
+    definitions
+        .create(&PostParams::default(), &definition)
+        .await?;
+    let established = await_condition(
+        definitions,
+        Gadget::crd_name(),
+        conditions::is_crd_established(),
+    );
+    tokio::time::timeout(SERVED_WITHIN, established).await??;
+    let gadgets: Api<Gadget> = Api::all(client.clone());
+    devcluster::wait_for("the gadgets to be served", SERVED_WITHIN, async || {
+        Ok(gadgets.list(&ListParams::default()).await.ok())
+    })
+    .await?;
+    Ok(())
 }
 
 /// A store that has forgotten its first revisions, as any has that is not new.

@@ -111,39 +111,39 @@ impl Delete<Flunder> for FlunderRules {
     }
 }
 
-/// The rules of fischers: none.
-pub(crate) struct FischerRules(pub(crate) Collection<Fischer>);
+/// The rules of a kind that has none.
+pub(crate) struct Plain<T>(pub(crate) Collection<T>);
 
 #[async_trait]
-impl Create<Fischer> for FischerRules {
-    fn prepare(&self, _: &RequestCtx, _: &mut Fischer) -> Result<(), ApiError> {
+impl<T: Object> Create<T> for Plain<T> {
+    fn prepare(&self, _: &RequestCtx, _: &mut T) -> Result<(), ApiError> {
         Ok(())
     }
 
     async fn plan(
         &self,
         _: &RequestCtx,
-        object: Fischer,
-        existing: Option<Fischer>,
-    ) -> Result<CreatePlan<Fischer>, ApiError> {
+        object: T,
+        existing: Option<T>,
+    ) -> Result<CreatePlan<T>, ApiError> {
         write_new(&self.0, object, existing)
     }
 }
 
 #[async_trait]
-impl Update<Fischer> for FischerRules {
-    fn prepare(&self, _: &RequestCtx, _: &mut Fischer, _: &Fischer) -> Result<(), ApiError> {
+impl<T: Object> Update<T> for Plain<T> {
+    fn prepare(&self, _: &RequestCtx, _: &mut T, _: &T) -> Result<(), ApiError> {
         Ok(())
     }
 
-    fn validate(&self, _: &RequestCtx, _: &Fischer, _: &Fischer) -> Vec<FieldError> {
+    fn validate(&self, _: &RequestCtx, _: &T, _: &T) -> Vec<FieldError> {
         Vec::new()
     }
 }
 
 #[async_trait]
-impl Delete<Fischer> for FischerRules {
-    async fn plan(&self, _: &RequestCtx, _: &Fischer) -> Result<Companion, ApiError> {
+impl<T: Object> Delete<T> for Plain<T> {
+    async fn plan(&self, _: &RequestCtx, _: &T) -> Result<Companion, ApiError> {
         Ok(Companion::default())
     }
 }

@@ -7,8 +7,9 @@ use aggregated_api::admission::KubeNamespaces;
 use aggregated_api::auth::{
     DelegatedAuthenticator, DelegatedConfig, SubjectAccessReviewAuthorizer,
 };
-use aggregated_api::http::service::ApiServer;
+use aggregated_api::http::service::{ApiServer, ApiServerBuilder};
 use aggregated_api::registry::cache::StoreCache;
+use aggregated_api::registry::capability::Object;
 use aggregated_api::registry::collection::Collection;
 use aggregated_api::registry::serving::Serving;
 use aggregated_api::server::{CatchPanicLayer, Limits, ServingTls, Shutdown, serve};
@@ -19,7 +20,7 @@ use axum::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use kube::Client;
-use runtime_kit::clock::SystemClock;
+use runtime_kit::clock::{Clock, SystemClock};
 use runtime_kit::tls::{KeyPairFiles, ReloadingCertificate};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tower::{Layer, Service};
 
 use crate::wardle::kinds::{Fischer, Flunder, FlunderV1alpha1};
-use crate::wardle::rules::{FischerRules, FlunderRules};
+use crate::wardle::rules::{FlunderRules, Plain};
 
 /// How long requests may take to finish after the stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -46,6 +47,14 @@ pub(crate) struct Setup {
     pub(crate) stop: CancellationToken,
 }
 
+/// What further kinds are made of.
+pub(crate) struct Kinds {
+    /// The cache over the store.
+    pub(crate) cache: Arc<StoreCache>,
+    /// The time.
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
 /// A store in memory.
 ///
 /// # Errors
@@ -54,12 +63,41 @@ pub(crate) fn memory() -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(RedbStore::in_memory(Options::default())?))
 }
 
+/// A kind without rules, with everything that can be done to it.
+pub(crate) fn plain<T: Object>(collection: Collection<T>) -> Serving<T> {
+    let rules = Arc::new(Plain(collection.clone()));
+    Serving::new(collection)
+        .create(Arc::<Plain<T>>::clone(&rules))
+        .update(Arc::<Plain<T>>::clone(&rules))
+        .delete(rules)
+}
+
+/// [`start_with`] no further kinds.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn start<L>(setup: Setup, layer: L) -> anyhow::Result<JoinHandle<()>>
+where
+    L: Layer<ApiServer>,
+    L::Service: Service<Request<Incoming>, Response = Response<Body>, Error = std::convert::Infallible>
+        + Clone
+        + Send
+        + 'static,
+    <L::Service as Service<Request<Incoming>>>::Future: Send,
+{
+    start_with(setup, layer, |builder, _| Ok(builder)).await
+}
+
 /// Serves the group, with `layer` around the server, until `setup.stop`; the task is over when the server
-/// has stopped.
+/// has stopped. `more` adds kinds.
 ///
 /// # Errors
 /// The certificate cannot be read, or the kinds cannot be served.
-pub(crate) async fn start<L>(setup: Setup, layer: L) -> anyhow::Result<JoinHandle<()>>
+pub(crate) async fn start_with<L>(
+    setup: Setup,
+    layer: L,
+    more: impl FnOnce(ApiServerBuilder, &Kinds) -> anyhow::Result<ApiServerBuilder>,
+) -> anyhow::Result<JoinHandle<()>>
 where
     L: Layer<ApiServer>,
     L::Service: Service<Request<Incoming>, Response = Response<Body>, Error = std::convert::Infallible>
@@ -101,8 +139,11 @@ where
         flunders: flunders.clone(),
         fischers: fischers.clone(),
     });
-    let fischer_rules = Arc::new(FischerRules(fischers.clone()));
-    let api = ApiServer::builder(
+    let kinds = Kinds {
+        cache,
+        clock: Arc::clone(&clock),
+    };
+    let builder = ApiServer::builder(
         Arc::new(authenticator),
         Arc::new(authorizer),
         namespaces,
@@ -114,13 +155,8 @@ where
             .update(Arc::<FlunderRules>::clone(&flunder_rules))
             .delete(flunder_rules),
     )
-    .serve(
-        Serving::new(fischers)
-            .create(Arc::<FischerRules>::clone(&fischer_rules))
-            .update(Arc::<FischerRules>::clone(&fischer_rules))
-            .delete(fischer_rules),
-    )
-    .build(&prometheus::Registry::new())?;
+    .serve(plain(fischers));
+    let api = more(builder, &kinds)?.build(&prometheus::Registry::new())?;
     config.settled().await;
     let certificate = ReloadingCertificate::load(serving)
         .await
