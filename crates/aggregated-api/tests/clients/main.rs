@@ -14,5 +14,6 @@ mod kube_rs;
 mod kubectl;
 mod python;
 mod site;
+#[allow(dead_code, reason = "each test binary uses its part")]
 #[path = "../../examples/wardle/wardle/mod.rs"]
 mod wardle;
