@@ -9,7 +9,7 @@ failed=0
 own_dependencies() {
     cargo tree --quiet --locked --package "$1" --edges normal --prefix none --format '{p}' |
         awk '{print $1}' | sort -u |
-        grep -xE 'aggregated-api|crawl-api|devcluster|kubectl-px|lease-apiserver|mock-cloud|proxy-operator|runtime-kit|scaling' |
+        grep -xE 'aggregated-api|crawl-api|devcluster|fake-clouds|kubectl-px|lease-apiserver|mock-cloud|proxy-operator|runtime-kit|scaling' |
         grep -vx "$1" || true
 }
 
@@ -31,6 +31,7 @@ allow runtime-kit
 allow aggregated-api runtime-kit
 allow devcluster
 allow mock-cloud runtime-kit
+allow fake-clouds mock-cloud runtime-kit
 allow kubectl-px crawl-api runtime-kit
 allow lease-apiserver aggregated-api crawl-api runtime-kit
 allow proxy-operator crawl-api mock-cloud runtime-kit

@@ -1,0 +1,458 @@
+//! A fake of Compute Engine, as far as the provider `gcp` uses it: instances and zone operations.
+//!
+//! | request | what it does |
+//! |---|---|
+//! | `/compute/v1/…` | the API, checked against its discovery document |
+//! | `PUT /fake/script` | a [`Script`]: settings and faults from now on |
+//! | `PUT /fake/keys` | JSON list: only tokens signed by a key of these ids are accepted |
+//! | `POST /fake/preempt?project=P&zone=Z&instance=I` | takes a spot machine back |
+//! | `GET /fake/created` | everything that was ever created |
+//! | `GET /fake/calls` | how often each method was called |
+//! | `GET /fake/violations` | requests and responses that are not as the document says |
+
+mod answers;
+mod checks;
+mod filter;
+mod state;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::{HeaderMap, Method as Verb};
+use mock_cloud::client::Client as Machines;
+use mock_cloud::model::CreateInstance;
+use parking_lot::Mutex;
+use runtime_kit::Clock;
+use serde_json::{Value, json};
+
+use self::answers::Refused;
+use self::filter::Filter;
+use self::state::{Failure, Now, State};
+use crate::discovery::{Api, Call, Refusal};
+use crate::faults::{self, Fault, Op, Script};
+use crate::serve::{Answer, Outcome, Request};
+
+/// Pages are never longer, whatever is asked for.
+const MAX_RESULTS: u32 = 500;
+
+/// A Compute Engine.
+#[derive(Debug)]
+pub struct Gce {
+    api: Api,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    calls: Mutex<BTreeMap<String, u64>>,
+    violations: Mutex<Vec<String>>,
+    proxies: Option<Proxies>,
+}
+
+/// Where the proxies of machines run: instances are then real proxies on loopback addresses.
+#[derive(Clone, Debug)]
+pub struct Proxies {
+    /// The mock cloud whose instances they are.
+    pub machines: Machines,
+    /// The port they listen on.
+    pub port: u16,
+}
+
+/// What comes before an answer.
+enum Step {
+    Answer(Result<Value, Refused>),
+    Page(u16),
+    Drop,
+    Hang,
+}
+
+// === impl Gce ===
+
+impl Gce {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The extract of the discovery document cannot be read.
+    pub fn new(
+        script: Script,
+        proxies: Option<Proxies>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            api: Api::read(include_str!("../../data/compute-v1.json"))?,
+            clock,
+            state: Mutex::new(State::new(script)),
+            calls: Mutex::default(),
+            violations: Mutex::default(),
+            proxies,
+        })
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, request: Request) -> Outcome {
+        if request.path.starts_with("/fake/") {
+            return Outcome::Answer(self.administer(&request));
+        }
+        let call = match self.check(&request) {
+            Ok(call) => call,
+            Err(refused) => return self.answer(None, Err(refused)),
+        };
+        *self.calls.lock().entry(call.method.id.clone()).or_default() += 1;
+        let (op, zone) = (op(&call), parameter(&call, "zone").to_owned());
+        let fault = faults::take(&mut self.state.lock().rules, op, &zone);
+        let step = match fault {
+            Some(Fault::Refuse {
+                status,
+                reason,
+                message,
+                retry_after,
+            }) => Step::Answer(Err(Refused {
+                retry_after,
+                ..Refused::new(status, &reason, message)
+            })),
+            Some(Fault::Page { status }) => Step::Page(status),
+            Some(Fault::Drop) => Step::Drop,
+            Some(Fault::Hang) => Step::Hang,
+            Some(Fault::LostReply) => {
+                let _lost = self.carry_out(&call, request.body, None).await;
+                Step::Drop
+            },
+            Some(Fault::FailOperation {
+                code,
+                message,
+                status,
+            }) => {
+                let failure = Failure {
+                    code,
+                    message,
+                    status,
+                };
+                Step::Answer(self.carry_out(&call, request.body, Some(failure)).await)
+            },
+            Some(Fault::Delay { milliseconds }) => {
+                let wait = std::time::Duration::from_millis(milliseconds);
+                self.clock.sleep(wait).await;
+                Step::Answer(self.carry_out(&call, request.body, None).await)
+            },
+            None => Step::Answer(self.carry_out(&call, request.body, None).await),
+        };
+        match step {
+            Step::Answer(result) => self.answer(Some(&call), result),
+            Step::Page(status) => Outcome::Answer(Answer::page(status)),
+            Step::Drop => Outcome::Drop,
+            Step::Hang => std::future::pending().await,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            wall: self.clock.now(),
+            elapsed: self.clock.elapsed(),
+        }
+    }
+
+    /// Authentication, routing and the document, in the order of the real front end.
+    fn check(&self, request: &Request) -> Result<Call<'_>, Refused> {
+        let violated = |what: String| {
+            let text = format!("request {} {}: {what}", request.verb, request.path);
+            self.violations.lock().push(text);
+            Refused::invalid(what)
+        };
+        let query = &request.query;
+        let call = match self.api.route(request.verb.as_str(), &request.path, query) {
+            Ok(call) => call,
+            Err(Refusal::NoSuchMethod) => {
+                violated("no such method".into());
+                return Err(Refused::new(404, "notFound", "Not Found".into()));
+            },
+            Err(Refusal::Wrong(what)) => return Err(violated(what)),
+        };
+        if !self.is_authentic(&request.headers) {
+            let message = "Request had invalid authentication credentials.";
+            return Err(Refused::new(401, "authError", message.into()));
+        }
+        let body = request.body.as_ref();
+        self.api
+            .check_request(call.method, body)
+            .map_err(violated)?;
+        Ok(call)
+    }
+
+    /// Whether there is a bearer token, and one of a key that is accepted.
+    fn is_authentic(&self, headers: &HeaderMap) -> bool {
+        let token = headers
+            .get(http::header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "));
+        let Some(token) = token else {
+            return false;
+        };
+        let key = || {
+            let (head, _) = token.split_once('.')?;
+            let head: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(head).ok()?).ok()?;
+            head.get("kid")?.as_str().map(str::to_owned)
+        };
+        match &self.state.lock().keys {
+            None => !token.is_empty(),
+            Some(keys) => key().is_some_and(|key| keys.contains(&key)),
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        call: &Call<'_>,
+        body: Option<Value>,
+        failure: Option<Failure>,
+    ) -> Result<Value, Refused> {
+        let now = self.now();
+        self.state.lock().settle(now);
+        match op(call) {
+            Op::Create => {
+                self.insert(call, body.unwrap_or_default(), failure, now)
+                    .await
+            },
+            Op::Delete => self.delete(call, now).await,
+            Op::Get => self.get(call, now),
+            Op::List => self.list(call, now),
+            Op::Operation => self.operation(call, now),
+        }
+    }
+
+    async fn insert(
+        &self,
+        call: &Call<'_>,
+        body: Value,
+        failure: Option<Failure>,
+        now: Now,
+    ) -> Result<Value, Refused> {
+        let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+        let request_id = call.parameters.get("requestId").cloned();
+        let nil = |id: &str| id.bytes().all(|b| b == b'0' || b == b'-');
+        if let Some(id) = request_id.as_deref().filter(|id| !is_uuid(id) || nil(id)) {
+            let message = format!("Invalid value for field 'requestId': '{id}'.");
+            return Err(Refused::invalid(message));
+        }
+        checks::check(zone, &body).map_err(Refused::invalid)?;
+        let name = body.get("name").and_then(Value::as_str).unwrap_or_default();
+        let name = name.to_owned();
+        let (operation, labels) = {
+            let mut state = self.state.lock();
+            let earlier = request_id
+                .as_deref()
+                .and_then(|id| state.requested(project, id));
+            if let Some(earlier) = earlier {
+                let done = earlier.ends <= now.elapsed;
+                return Ok(answers::operation(earlier, done));
+            }
+            if state.named(project, zone, &name).is_some() {
+                let resource = format!("projects/{project}/zones/{zone}/instances/{name}");
+                let message = format!("The resource '{resource}' already exists");
+                return Err(Refused::new(409, "alreadyExists", message));
+            }
+            let labels = body.get("labels").cloned().unwrap_or_default();
+            let target = (project, zone, name.as_str());
+            let operation = state.insert(target, body, request_id, failure, now);
+            (operation, labels)
+        };
+        if let (Some(proxies), None) = (&self.proxies, &operation.failure) {
+            let address = proxies.start(zone, &name, &labels).await?;
+            self.state.lock().set_address(operation.target, address);
+        }
+        Ok(answers::operation(&operation, false))
+    }
+
+    async fn delete(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
+        let operation = {
+            let mut state = self.state.lock();
+            let machine = found(&state, call)?;
+            let id = machine.id;
+            state.delete(id, now)
+        };
+        let zone = parameter(call, "zone");
+        let operation = operation.ok_or_else(|| not_found(call))?;
+        if let Some(proxies) = &self.proxies {
+            proxies.stop(zone, &operation.target_name).await;
+        }
+        Ok(answers::operation(&operation, false))
+    }
+
+    fn get(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
+        let state = self.state.lock();
+        let machine = found(&state, call)?;
+        if !state.is_visible(machine, now) {
+            return Err(not_found(call));
+        }
+        Ok(answers::instance(machine, state.status(machine, now)))
+    }
+
+    fn list(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
+        let asked = |name| call.parameters.get(name).map(String::as_str);
+        let filter = asked("filter").unwrap_or_default();
+        let filter = Filter::read(filter).ok_or_else(|| {
+            Refused::invalid(format!("Invalid value for field 'filter': '{filter}'."))
+        })?;
+        // Why empty is the first page: the client library sends the parameter always.
+        let after = match asked("pageToken").filter(|token| !token.is_empty()) {
+            None => 0,
+            Some(token) => token
+                .strip_prefix("after-")
+                .and_then(|id| id.parse().ok())
+                .ok_or_else(|| Refused::invalid("Invalid value for field 'pageToken'".into()))?,
+        };
+        let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+        let state = self.state.lock();
+        let wanted = asked("maxResults").and_then(|n| n.parse().ok());
+        let size = wanted.unwrap_or(MAX_RESULTS).min(MAX_RESULTS);
+        let size = size.min(state.settings.page_size);
+        let mut items = Vec::new();
+        let mut last = after;
+        let mut next = None;
+        for machine in state.zone(project, zone, after) {
+            let shown = answers::instance(machine, state.status(machine, now));
+            if !state.is_visible(machine, now) || !filter.holds(&shown) {
+                continue;
+            }
+            if items.len() >= usize::try_from(size).unwrap_or(usize::MAX) {
+                next = Some(last);
+                break;
+            }
+            last = machine.id;
+            items.push(shown);
+        }
+        Ok(answers::list(project, zone, items, next))
+    }
+
+    fn operation(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
+        let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+        let key = parameter(call, "operation");
+        let state = self.state.lock();
+        let operation = state
+            .operation(project, zone, key)
+            .ok_or_else(|| Refused::not_found(project, zone, "operations", key))?;
+        Ok(answers::operation(operation, operation.ends <= now.elapsed))
+    }
+
+    fn answer(&self, call: Option<&Call<'_>>, result: Result<Value, Refused>) -> Outcome {
+        match result {
+            Ok(body) => {
+                let checked = call.map(|call| self.api.check_response(call.method, &body));
+                if let Some(Err(what)) = checked {
+                    self.violations.lock().push(format!("response: {what}"));
+                }
+                Outcome::Answer(Answer::json(200, &body))
+            },
+            Err(refused) => {
+                let mut answer = Answer::json(refused.status, &refused.body());
+                answer.retry_after.clone_from(&refused.retry_after);
+                Outcome::Answer(answer)
+            },
+        }
+    }
+
+    fn administer(&self, request: &Request) -> Answer {
+        let asked = |name: &str| {
+            let pair = request.query.iter().find(|(key, _)| key == name);
+            pair.map(|(_, value)| value.as_str()).unwrap_or_default()
+        };
+        let ok = || Answer::json(200, &json!({}));
+        let wrong = |what: String| Answer::json(400, &json!({"error": what}));
+        match (&request.verb, request.path.as_str()) {
+            (&Verb::PUT, "/fake/script") => match Script::read(&request.text) {
+                Ok(script) => {
+                    self.state.lock().apply(script);
+                    ok()
+                },
+                Err(error) => wrong(error.to_string()),
+            },
+            (&Verb::PUT, "/fake/keys") => match serde_json::from_str(&request.text) {
+                Ok(keys) => {
+                    self.state.lock().keys = keys;
+                    ok()
+                },
+                Err(error) => wrong(error.to_string()),
+            },
+            (&Verb::POST, "/fake/preempt") => {
+                let mut state = self.state.lock();
+                let key = asked("instance");
+                let machine = state.named(asked("project"), asked("zone"), key);
+                let id = machine.map(|machine| machine.id);
+                if id.is_some_and(|id| state.preempt(id, self.now())) {
+                    ok()
+                } else {
+                    wrong(format!("{key:?} is no spot machine"))
+                }
+            },
+            (&Verb::GET, "/fake/created") => Answer::json(200, &json!(self.state.lock().ever())),
+            (&Verb::GET, "/fake/calls") => Answer::json(200, &json!(*self.calls.lock())),
+            (&Verb::GET, "/fake/violations") => Answer::json(200, &json!(*self.violations.lock())),
+            (_, _) => Answer::json(404, &json!({"error": "no such path"})),
+        }
+    }
+}
+
+// === impl Proxies ===
+
+impl Proxies {
+    /// Starts the proxy of a machine and gives its address.
+    async fn start(&self, zone: &str, name: &str, labels: &Value) -> Result<String, Refused> {
+        let labels = serde_json::from_value(labels.clone()).unwrap_or_default();
+        let request = CreateInstance {
+            name: name.into(),
+            labels,
+            metadata: BTreeMap::default(),
+            cloud_init: None,
+            port: self.port,
+            auth: None,
+        };
+        let failed = |error: mock_cloud::client::Error| {
+            Refused::new(503, "backendError", runtime_kit::chain(&error).to_string())
+        };
+        self.machines.create(zone, &request).await.map_err(failed)?;
+        let machine = self.machines.get(zone, name).await.map_err(failed)?;
+        let address = machine.ip.map(|ip| ip.to_string());
+        address.ok_or_else(|| {
+            let message = "the proxy of the machine has no address".to_owned();
+            Refused::new(503, "backendError", message)
+        })
+    }
+
+    async fn stop(&self, zone: &str, name: &str) {
+        if let Err(error) = self.machines.delete(zone, name).await {
+            let error = runtime_kit::chain(&error).to_string();
+            tracing::warn!(error, name, "a proxy was not stopped");
+        }
+    }
+}
+
+fn op(call: &Call<'_>) -> Op {
+    match call.method.id.as_str() {
+        "compute.instances.insert" => Op::Create,
+        "compute.instances.delete" => Op::Delete,
+        "compute.instances.list" => Op::List,
+        "compute.zoneOperations.get" => Op::Operation,
+        _ => Op::Get,
+    }
+}
+
+fn parameter<'a>(call: &'a Call<'_>, name: &str) -> &'a str {
+    call.parameters
+        .get(name)
+        .map(String::as_str)
+        .unwrap_or_default()
+}
+
+fn not_found(call: &Call<'_>) -> Refused {
+    let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+    Refused::not_found(project, zone, "instances", parameter(call, "instance"))
+}
+
+fn found<'a>(state: &'a State, call: &Call<'_>) -> Result<&'a state::Machine, Refused> {
+    let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+    let machine = state.named(project, zone, parameter(call, "instance"));
+    machine.ok_or_else(|| not_found(call))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let groups: Vec<_> = text.split('-').collect();
+    let hex = |group: &&str| group.bytes().all(|b| b.is_ascii_hexdigit());
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(hex)
+}
