@@ -6,6 +6,7 @@
     reason = "a helper that cannot do its work fails its test"
 )]
 
+#[allow(dead_code, reason = "shared with others, which may use more of it")]
 #[path = "../examples/wardle/wardle/mod.rs"]
 mod wardle;
 
@@ -58,7 +59,8 @@ async fn a_namespace_outlives_an_outage_and_is_deleted_after_it() {
         .await
         .unwrap();
     let store = memory().unwrap();
-    let run = async |listener, stop: &CancellationToken| {
+    let run = async |listener| {
+        let stop = CancellationToken::new();
         let setup = Setup {
             client: client.clone(),
             store: store.clone(),
@@ -69,12 +71,10 @@ async fn a_namespace_outlives_an_outage_and_is_deleted_after_it() {
             },
             stop: stop.clone(),
         };
-        start(setup, tower::layer::util::Identity::new())
-            .await
-            .unwrap()
+        let served = start(setup, tower::layer::util::Identity::new()).await;
+        (stop, served.unwrap())
     };
-    let stop = CancellationToken::new();
-    let served = run(listener, &stop).await;
+    let (stop, served) = run(listener).await;
     cluster
         .wait_apiservice_available(GROUP, V1ALPHA1)
         .await
@@ -123,8 +123,7 @@ async fn a_namespace_outlives_an_outage_and_is_deleted_after_it() {
     let kept = store.list(SERVED_PREFIX, None, None, None).await.unwrap();
     assert_eq!(kept.records.len(), 1, "nothing is deleted unseen");
 
-    let stop = CancellationToken::new();
-    let served = run(TcpListener::bind(address).await.unwrap(), &stop).await;
+    let (stop, served) = run(TcpListener::bind(address).await.unwrap()).await;
     wait_for("the namespace to be gone", PATIENCE, async || {
         let gone = namespace(&client, "going").await?.is_none();
         Ok(gone.then_some(()))
