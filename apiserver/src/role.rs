@@ -210,7 +210,7 @@ impl Candidate {
                 _ => now,
             };
             *seen = Some((holder.mod_revision, since));
-            if now - since < PATIENCE {
+            if now.saturating_sub(since) < PATIENCE {
                 return Ok(Some(String::from_utf8_lossy(&holder.value).into_owned()));
             }
         }

@@ -13,7 +13,7 @@ mod tests;
 use std::fmt;
 
 use aes_gcm::aead::{Aead, Payload};
-use aes_gcm::{Aes256Gcm, KeyInit};
+use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use bytes::{BufMut, Bytes, BytesMut};
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -194,7 +194,7 @@ impl Key {
         let sealed = self
             .cipher(&salt)
             // Why this nonce: the cipher's key is used once.
-            .and_then(|cipher| cipher.encrypt(&Default::default(), payload).ok())
+            .and_then(|cipher| cipher.encrypt(&Nonce::default(), payload).ok())
             .ok_or_else(|| Error::Unreadable(format!("the value of {key} cannot be encrypted")))?;
         let mut stored = BytesMut::with_capacity(self.prefix.len() + SALT + sealed.len());
         stored.put_slice(&self.prefix);
@@ -207,9 +207,7 @@ impl Key {
         let opened = sealed.split_at_checked(SALT).and_then(|(salt, msg)| {
             let aad = key.as_bytes();
             let cipher = self.cipher(salt)?;
-            cipher
-                .decrypt(&Default::default(), Payload { msg, aad })
-                .ok()
+            cipher.decrypt(&Nonce::default(), Payload { msg, aad }).ok()
         });
         opened.map(Bytes::from).ok_or_else(|| {
             Error::Unreadable(format!(

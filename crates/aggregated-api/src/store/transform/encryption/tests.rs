@@ -24,8 +24,11 @@ fn keys(numbers: &[usize], clear: bool) -> String {
          - resources: ['*.*']\n  providers:\n  - aesgcm:\n      keys:\n",
     );
     for number in numbers {
-        let secret = SECRETS[*number];
-        text += &format!("      - name: key{number}\n        secret: {secret}\n");
+        text += "      - name: key";
+        text += &number.to_string();
+        text += "\n        secret: ";
+        text += SECRETS[*number];
+        text += "\n";
     }
     if clear {
         text += "  - identity: {}\n";
