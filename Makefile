@@ -29,9 +29,8 @@ control-plane: ## Build etcd, kube-apiserver and the other control plane binarie
 	@$(STEP) "Control plane binaries" cargo run $(CARGO_FLAGS) --quiet --package devcluster -- build
 
 .PHONY: bench
-bench: control-plane ## Measure against the peers; writes target/bench/*.json
-	@$(STEP) "Build release binaries" cargo build $(CARGO_FLAGS) --release --package lease-apiserver --package proxy-operator --bins
-	@$(STEP) "Benchmark lease creates" cargo bench $(CARGO_FLAGS) --package lease-apiserver --bench creates
+bench: control-plane ## Measure against the peers; writes target/bench/*.json (BENCH="creates read store": fewer)
+	@CARGO_FLAGS="$(CARGO_FLAGS)" ./hack/bench.sh $(BENCH)
 
 .PHONY: conformance
 conformance: control-plane ## Hold the aggregated API against the Go server, row by row (CASE=part of an id)

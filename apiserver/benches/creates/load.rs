@@ -4,39 +4,23 @@
 //! [`Target`] either have a connection each, like separate crawlers, or share a few, like the requests that
 //! the aggregator forwards. A measurement in which any request failed has no figure.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use devcluster::CertPair;
 use futures::future::try_join_all;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http_body_util::Full;
+use hyper::client::conn::http2::SendRequest;
 use runtime_kit::Clock;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-/// A request that takes longer has failed.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::connect::{Server, send};
+use crate::machine::percentile;
+
 /// Clients that clean up at once.
 const CLEANERS: usize = 32;
-
-/// A server on loopback, and how to speak TLS with it.
-#[derive(Clone)]
-pub(crate) struct Server {
-    /// Its port.
-    pub(crate) port: u16,
-    /// Certificates.
-    pub(crate) tls: Arc<ClientConfig>,
-}
 
 /// How many connections the clients have.
 #[derive(Debug, Clone, Copy)]
@@ -118,50 +102,6 @@ struct Tally {
     first_failure: Option<anyhow::Error>,
 }
 
-// === impl Server ===
-
-impl Server {
-    /// A server whose certificate `ca` signed, shown the certificate `client` if given. PEM.
-    pub(crate) fn new(port: u16, ca: &str, client: Option<&CertPair>) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).context("cannot read a CA")?)?;
-        let builder = ClientConfig::builder().with_root_certificates(roots);
-        let mut tls = match client {
-            None => builder.with_no_client_auth(),
-            Some(pair) => {
-                let cert = CertificateDer::from_pem_slice(pair.cert.as_bytes())?;
-                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes())?;
-                builder.with_client_auth_cert(vec![cert], key)?
-            },
-        };
-        tls.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self {
-            port,
-            tls: Arc::new(tls),
-        })
-    }
-
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let stream = TcpStream::connect(address)
-            .await
-            .with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from("localhost")?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls))
-            .connect(name, stream)
-            .await?;
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke");
-            }
-        });
-        Ok(sender)
-    }
-}
-
 // === impl Client ===
 
 impl Client {
@@ -211,30 +151,6 @@ impl Client {
         }
         send(sender, request, &[StatusCode::CREATED]).await
     }
-}
-
-async fn send(
-    sender: &mut SendRequest<Full<Bytes>>,
-    request: Request<Full<Bytes>>,
-    good: &[StatusCode],
-) -> Result<Bytes> {
-    let answered = async {
-        sender.ready().await?;
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        if !good.contains(&status) {
-            let text = String::from_utf8_lossy(&body);
-            bail!(
-                "answered {status}: {}",
-                text.chars().take(600).collect::<String>()
-            );
-        }
-        Ok(body)
-    };
-    tokio::time::timeout(REQUEST_TIMEOUT, answered)
-        .await
-        .context("no answer in time")?
 }
 
 /// Sends one request on a connection of its own; anything but 200 is an error.
@@ -367,15 +283,6 @@ fn sample_of(tallies: Vec<Tally>, counted_from: Duration) -> Result<Sample> {
         p50: percentile(&times, 50),
         p99: percentile(&times, 99),
     })
-}
-
-/// Of a sorted list.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    sorted
-        .get(sorted.len() * percent / 100)
-        .or_else(|| sorted.last())
-        .copied()
-        .unwrap_or(0.0)
 }
 
 /// Deletes `names` from the collection `target.path` with the credentials of `target`; what is not there

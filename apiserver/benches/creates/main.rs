@@ -5,21 +5,28 @@
 //! setup, servers    control plane, caller, fleet; lease-apiserver, the instant peer, sample-apiserver
 //! subjects          who is measured, by which route, with which requests
 //! rounds -> load    every subject in turn; clients in a closed loop
-//! memory, machine   resident memory; what a sync costs
+//! memory, sync      resident memory; what a sync costs
 //! report            rows, goals, table, target/bench/creates.json
 //! ```
 
+#[path = "../../../crates/aggregated-api/benches/common/connect.rs"]
+mod connect;
 mod flags;
 mod instant;
 mod load;
+#[path = "../../../crates/aggregated-api/benches/common/machine.rs"]
 mod machine;
 mod memory;
+#[path = "../../../crates/aggregated-api/benches/common/progress.rs"]
 mod progress;
 mod report;
 mod rounds;
 mod servers;
 mod setup;
 mod subjects;
+mod sync;
+#[path = "../../../crates/aggregated-api/benches/common/table.rs"]
+mod table;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -85,8 +92,9 @@ async fn benchmark(plan: &Plan) -> Result<ExitCode> {
 
     let rows = report::rows(&measured, &memory);
     let file = bench.join("creates.json");
-    report::write(&rows, &file)?;
-    report::print(&rows, &measured);
+    table::write(&rows, &file)?;
+    table::print(&rows);
+    report::print(&measured);
     progress.say(&format!("written to {}", file.display()));
     Ok(if measured.failures.is_empty() {
         ExitCode::SUCCESS

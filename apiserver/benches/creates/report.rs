@@ -1,44 +1,12 @@
 //! The rows: what is compared with what, and the goals of the design.
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
-use serde::Serialize;
-
 use crate::memory::Resident;
 use crate::rounds::Measured;
 use crate::subjects::{CLIENTS, Route, Who};
+use crate::table::{Goal, Row, number};
 
 /// What a lease may cost over an instant answer besides one sync, milliseconds.
 const ALLOWANCE: f64 = 0.15;
-
-/// One line of the table, one object of the JSON file.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Row {
-    /// What is measured.
-    name: String,
-    /// Unit of `ours` and `peer`.
-    unit: &'static str,
-    /// Our figure; null when a request failed.
-    ours: Option<f64>,
-    /// The peer's, of the same run.
-    peer: Option<f64>,
-    /// Who that is.
-    peer_name: Option<&'static str>,
-    /// `ours` / `peer`.
-    ratio: Option<f64>,
-    /// What the ratio should be, such as `>= 0.85`.
-    goal: Option<String>,
-    /// Whether it is; null when there is no goal or no figure.
-    met: Option<bool>,
-}
-
-#[derive(Clone, Copy)]
-enum Goal {
-    AtLeast(f64),
-    AtMost(f64),
-}
 
 /// All rows of a run.
 pub(crate) fn rows(measured: &Measured, memory: &[Resident]) -> Vec<Row> {
@@ -140,97 +108,9 @@ fn count(clients: usize) -> String {
     }
 }
 
-// === impl Row ===
-
-impl Row {
-    fn new(name: String, unit: &'static str, ours: Option<f64>) -> Self {
-        Self {
-            name,
-            unit,
-            ours: ours.map(rounded),
-            peer: None,
-            peer_name: None,
-            ratio: None,
-            goal: None,
-            met: None,
-        }
-    }
-
-    fn beside(self, peer: Option<f64>, peer_name: &'static str, goal: Option<Goal>) -> Self {
-        let ratio = self.ours.zip(peer).map(|(ours, peer)| ours / peer);
-        Self {
-            peer: peer.map(rounded),
-            peer_name: Some(peer_name),
-            met: ratio.zip(goal).map(|(ratio, goal)| goal.is_met(ratio)),
-            goal: goal.map(Goal::text),
-            ratio: ratio.map(rounded),
-            ..self
-        }
-    }
-}
-
-/// To three decimals: more would be noise.
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
-
-// === impl Goal ===
-
-impl Goal {
-    fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Self::AtLeast(bound) => ratio >= bound,
-            Self::AtMost(bound) => ratio <= bound,
-        }
-    }
-
-    fn text(self) -> String {
-        match self {
-            Self::AtLeast(bound) => format!(">= {bound:.2}"),
-            Self::AtMost(bound) => format!("<= {bound:.2}"),
-        }
-    }
-}
-
-/// Writes the rows as a JSON array.
-pub(crate) fn write(rows: &[Row], path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(rows)? + "\n";
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// Prints the comparison, then every subject with its spread over the rounds, then what failed.
-#[expect(
-    clippy::print_stdout,
-    reason = "the table is what the benchmark is for"
-)]
-pub(crate) fn print(rows: &[Row], measured: &Measured) {
-    println!(
-        "\n{:<66} {:>9} {:>9} {:>4}  {:>6} {:>8}  met  peer",
-        "", "ours", "peer", "", "ratio", "goal"
-    );
-    for row in rows {
-        let met = match row.met {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "",
-        };
-        println!(
-            "{:<66} {:>9} {:>9} {:>4}  {:>6} {:>8}  {met:<3}  {}",
-            row.name,
-            number(row.ours),
-            if row.peer_name.is_some() {
-                number(row.peer)
-            } else {
-                String::new()
-            },
-            row.unit,
-            row.ratio
-                .map(|ratio| format!("{ratio:.2}"))
-                .unwrap_or_default(),
-            row.goal.as_deref().unwrap_or_default(),
-            row.peer_name.unwrap_or_default(),
-        );
-    }
+/// Prints every subject with its spread over the rounds, then what failed.
+#[expect(clippy::print_stdout, reason = "tables are what the benchmark is for")]
+pub(crate) fn print(measured: &Measured) {
     println!(
         "\n{:<60} {:>7} {:>9} {:>19} {:>8} {:>8}",
         "each subject", "clients", "1/s", "min - max", "p50 ms", "p99 ms"
@@ -258,13 +138,5 @@ pub(crate) fn print(rows: &[Row], measured: &Measured) {
             route.name(),
             count(clients)
         );
-    }
-}
-
-fn number(value: Option<f64>) -> String {
-    match value {
-        None => "failed".to_owned(),
-        Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
-        Some(value) => format!("{value:.2}"),
     }
 }

@@ -14,6 +14,7 @@ use crate::load::{self, Load, Sample};
 use crate::machine;
 use crate::progress::Progress;
 use crate::subjects::{CLIENTS, Route, Subject, Who};
+use crate::sync;
 
 /// What is measured: server, route, number of clients.
 pub(crate) type Cell = (Who, Route, usize);
@@ -45,9 +46,7 @@ pub(crate) async fn run(
     let mut measured = Measured::default();
     for round in 0..plan.rounds() {
         progress.say(&format!("round {} of {}", round + 1, plan.rounds()));
-        measured
-            .syncs
-            .push(machine::sync_milliseconds(disk, clock)?);
+        measured.syncs.push(sync::sync_milliseconds(disk, clock)?);
         for clients in CLIENTS.into_iter().filter(|&clients| plan.wants(clients)) {
             for route in [Route::Aggregator, Route::Direct] {
                 let mut turn: Vec<&Subject> = subjects

@@ -11,8 +11,9 @@ use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION};
 use devcluster::{Cluster, Process};
 use http::Method;
 
+use crate::connect::Server;
 use crate::instant;
-use crate::load::{self, Server};
+use crate::load;
 
 /// A server that is registered and available.
 pub(crate) struct Served {

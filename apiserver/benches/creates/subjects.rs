@@ -7,8 +7,9 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
+use crate::connect::Server;
 use crate::instant;
-use crate::load::{self, Connections, NAME, Server, Target};
+use crate::load::{self, Connections, NAME, Target};
 use crate::setup::{CRAWLERS, CRD_GROUP, NAMESPACE, POOL};
 
 /// Connections that kube-apiserver keeps to one backend: it was never seen to open a second one for requests,

@@ -1,13 +1,15 @@
 //! Creates per second on each store, by itself and through a server in this process, with 1, 16 and
 //! 64 callers: `cargo bench -p aggregated-api --bench store`. etcd is a single member on the same
-//! disk as redb's file; both sync before they answer.
+//! disk as redb's file; both sync before they answer. Medians of three rounds of three seconds.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be measured ends the run")]
-#![expect(clippy::print_stdout, reason = "prints what it measured")]
 
 #[path = "../tests/common/mod.rs"]
 #[expect(dead_code, reason = "for tests, most of it")]
 mod common;
+#[path = "common/table.rs"]
+#[expect(dead_code, reason = "there are no goals")]
+mod table;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use devcluster::ports::ReservedPort;
 use devcluster::{ProcessGroup, wait_for};
 use serde_json::json;
 use tokio::time::Instant;
+
+use crate::table::Row;
 
 const CALLERS: [usize; 3] = [1, 16, 64];
 const ROUNDS: usize = 3;
@@ -80,9 +84,9 @@ async fn server_rate(server: &Server, callers: usize, round: &str) -> usize {
     .await
 }
 
-fn median(mut rates: Vec<usize>) -> usize {
+fn median(mut rates: Vec<usize>) -> f64 {
     rates.sort_unstable();
-    rates[rates.len() / 2]
+    f64::from(u32::try_from(rates[rates.len() / 2]).unwrap())
 }
 
 #[tokio::main]
@@ -121,8 +125,6 @@ async fn main() {
     let file = folder.path().join("redb");
     let redb: Arc<dyn Store> = Arc::new(RedbStore::open(file, redb::Options::default()).unwrap());
 
-    println!("creates/s, medians of {ROUNDS} rounds of {ROUND:?}; store of {VALUE_BYTES} bytes");
-    println!("{:24}{:>8}{:>8}{:>8}", "", 1, 16, 64);
     let servers = [
         Server::on(Arc::clone(&redb)).await,
         Server::on(Arc::clone(&etcd)).await,
@@ -130,28 +132,42 @@ async fn main() {
     for server in &servers {
         server.create("read", json!({})).await;
     }
-    for kind in ["store", "server", "consistent reads"] {
+    let mut rows = Vec::new();
+    for kind in [
+        "transactions of the store",
+        "creates in process",
+        "consistent gets in process",
+    ] {
         let mut rates = [(); 2].map(|()| CALLERS.map(|_| Vec::new()));
         for round in 0..ROUNDS {
             for (at, callers) in CALLERS.into_iter().enumerate() {
                 for (which, server) in servers.iter().enumerate() {
                     let rate = match kind {
-                        "store" => store_rate(&server.store, callers, &round.to_string()).await,
-                        "server" => server_rate(server, callers, &round.to_string()).await,
+                        "transactions of the store" => {
+                            store_rate(&server.store, callers, &round.to_string()).await
+                        },
+                        "creates in process" => {
+                            server_rate(server, callers, &round.to_string()).await
+                        },
                         _ => read_rate(server, callers).await,
                     };
                     rates[which][at].push(rate);
                 }
             }
         }
-        for (name, rates) in ["redb", "etcd"].into_iter().zip(rates) {
-            let [one, some, many] = rates.map(median);
-            println!(
-                "{:24}{one:>8}{some:>8}{many:>8}",
-                format!("{kind} on {name}")
-            );
+        let [redb, etcd] = rates.map(|of| of.map(median));
+        for ((callers, redb), etcd) in CALLERS.into_iter().zip(redb).zip(etcd) {
+            let s = if callers == 1 { "" } else { "s" };
+            let name = format!("{kind} on redb, {callers} caller{s}");
+            rows.push(Row::new(name, "1/s", Some(redb)).beside(Some(etcd), "ours on etcd", None));
         }
     }
+    table::print(&rows);
+    // <target>/release/deps/store-<hash>
+    let program = std::env::current_exe().unwrap();
+    let bench = program.ancestors().nth(3).unwrap().join("bench");
+    std::fs::create_dir_all(&bench).unwrap();
+    table::write(&rows, &bench.join("store.json")).unwrap();
     drop(process);
     group.end();
 }

@@ -1,4 +1,4 @@
-//! What the benchmark says while it runs, on standard error.
+//! What a benchmark says while it runs, on standard error.
 
 use std::sync::Arc;
 
@@ -30,5 +30,5 @@ impl Progress {
 /// The last word of a run that failed.
 #[expect(clippy::print_stderr, reason = "there is no log")]
 pub(crate) fn fail(error: &anyhow::Error) {
-    eprintln!("creates: {error:#}");
+    eprintln!("the benchmark failed: {error:#}");
 }

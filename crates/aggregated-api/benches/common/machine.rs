@@ -1,8 +1,6 @@
-//! The machine under the benchmark: what a sync costs, how much memory a process has, whether others are
-//! busy, and whether a folder is on a disk.
+//! The machine under a benchmark: how much memory a process has, whether others are busy, and whether a
+//! folder is on a disk.
 
-use std::fs::File;
-use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +9,9 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use runtime_kit::Clock;
 
-/// Syncs that are timed.
-const SYNCS: usize = 100;
 const QUIET_INTERVAL: Duration = Duration::from_millis(100);
 /// Share of the processors that may be busy.
 const QUIET_SHARE: f64 = 0.25;
-
-/// Median time of writing 4 KiB in place and syncing them (fdatasync), in milliseconds.
-pub(crate) fn sync_milliseconds(folder: &Path, clock: &Arc<dyn Clock>) -> Result<f64> {
-    let path = folder.join("fsync-probe");
-    let mut file = File::create(&path).context("cannot create a file to sync")?;
-    let page = [0x5a_u8; 4096];
-    file.write_all(&page)?;
-    file.sync_all()?;
-    let mut times = Vec::with_capacity(SYNCS);
-    for _ in 0..SYNCS {
-        let begin = clock.elapsed();
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&page)?;
-        file.sync_data()?;
-        times.push(clock.elapsed().saturating_sub(begin).as_secs_f64() * 1000.0);
-    }
-    std::fs::remove_file(path)?;
-    Ok(median(times))
-}
 
 /// The middle of a list; of two middles, the mean.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
@@ -48,13 +25,27 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// Of a sorted list.
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted
+        .get(sorted.len() * percent / 100)
+        .or_else(|| sorted.last())
+        .copied()
+        .unwrap_or(0.0)
+}
+
 /// Resident memory of a process, MiB.
 pub(crate) fn resident_mib(pid: i32) -> Result<f64> {
+    status_mib(pid, "VmRSS:")
+}
+
+/// A line of `/proc/<pid>/status` that counts kibibytes, in MiB.
+pub(crate) fn status_mib(pid: i32, name: &str) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib = line
         .and_then(|line| line.split_whitespace().next())
-        .context("no VmRSS")?;
+        .with_context(|| format!("no {name} of process {pid}"))?;
     Ok(kib.parse::<f64>()? / 1024.0)
 }
 
