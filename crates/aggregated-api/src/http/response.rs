@@ -66,10 +66,9 @@ pub fn value(status: StatusCode, value: &Value, representation: Representation) 
         Format::Protobuf => {
             let message = protobuf::encode(value).map_err(|e| unencodable(&e))?;
             let mut response = json_bytes(status, message);
-            response.headers_mut().insert(
-                CONTENT_TYPE,
-                HeaderValue::from_static(protobuf::MEDIA_TYPE),
-            );
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static(protobuf::MEDIA_TYPE));
             Ok(response)
         },
     }

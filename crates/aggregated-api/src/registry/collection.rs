@@ -200,7 +200,9 @@ impl<T: Object> Collection<T> {
             // Why: deletes make room, and a full etcd takes no put. Who wrote beside the deletion
             // learns that it was not done, from the reservation that is dropped.
             (Err(store::Error::NoSpace), Some(compares)) => {
-                return Ok(store.txn(compares, vec![Op::Delete(Arc::clone(key))]).await?);
+                return Ok(store
+                    .txn(compares, vec![Op::Delete(Arc::clone(key))])
+                    .await?);
             },
             (outcome, _) => outcome?,
         };

@@ -53,7 +53,7 @@ pub struct Entry {
     pub labels: BTreeMap<String, String>,
     metadata_body: OnceLock<Bytes>,
     /// The same object in other versions, by the version's index.
-    versions: Mutex<Vec<(usize, Arc<Entry>)>>,
+    versions: Mutex<Vec<(usize, Arc<Self>)>>,
 }
 
 #[derive(Deserialize)]

@@ -78,6 +78,7 @@ impl<T: Object> Serving<T> {
         let without = self
             .collection
             .versions
+            .all()
             .iter()
             .find(|version| !version.declaration.has_status);
         if let Some(version) = without {
@@ -114,6 +115,7 @@ impl<T: Object> Serving<T> {
         let serving = Arc::new(self);
         let versions = Arc::clone(&serving.collection.versions);
         versions
+            .all()
             .iter()
             .enumerate()
             .map(|(index, version)| {

@@ -122,11 +122,11 @@ impl<T: Object> Versions<T> {
         Ok(())
     }
 
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Version<T>> {
-        self.0.iter()
+    pub(crate) fn all(&self) -> &[Version<T>] {
+        &self.0
     }
 
-    /// The version at `index`, which comes from [`Self::iter`].
+    /// The version at `index`, which comes from [`Self::all`].
     pub(crate) fn at(&self, index: usize) -> Result<&Version<T>, ApiError> {
         self.0
             .get(index)
@@ -135,11 +135,12 @@ impl<T: Object> Versions<T> {
 
     /// Which version the object is stored in.
     pub(crate) fn stored_in(&self, entry: &Entry) -> Result<usize, ApiError> {
-        if let Some(index) = self.iter().position(|v| entry.body.starts_with(&v.head)) {
+        if let Some(index) = self.0.iter().position(|v| entry.body.starts_with(&v.head)) {
             return Ok(index);
         }
         let stored: Stored<'_> = serde_json::from_slice(&entry.body).map_err(unreadable)?;
-        self.iter()
+        self.0
+            .iter()
             .position(|v| v.declaration.api_version == stored.api_version)
             .ok_or_else(|| {
                 let why = format!(

@@ -10,7 +10,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aggregated_api::registry::collection::Collection;
 use aggregated_api::store::{Op, Store};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
@@ -110,7 +109,7 @@ impl Subject {
             stop: stop.clone(),
         };
         let served = start_with(setup, FaultLayer, |builder, kinds| {
-            let gadgets = Collection::<Gadget>::new(&kinds.cache, Arc::clone(&kinds.clock))?;
+            let gadgets = kinds.collection::<Gadget>()?;
             let rules = Arc::new(Plain(gadgets.clone()));
             Ok(builder.serve(plain(gadgets).status(rules)?))
         })

@@ -12,6 +12,7 @@ use aggregated_api::registry::cache::StoreCache;
 use aggregated_api::registry::capability::Object;
 use aggregated_api::registry::collection::Collection;
 use aggregated_api::registry::serving::Serving;
+use aggregated_api::schema::declaration::DeclarationError;
 use aggregated_api::server::{CatchPanicLayer, Limits, ServingTls, Shutdown, serve};
 use aggregated_api::store::Store;
 use aggregated_api::store::redb::{Options, RedbStore};
@@ -49,10 +50,18 @@ pub(crate) struct Setup {
 
 /// What further kinds are made of.
 pub(crate) struct Kinds {
-    /// The cache over the store.
-    pub(crate) cache: Arc<StoreCache>,
-    /// The time.
-    pub(crate) clock: Arc<dyn Clock>,
+    cache: Arc<StoreCache>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Kinds {
+    /// The objects of one kind.
+    ///
+    /// # Errors
+    /// The kind cannot be served.
+    pub(crate) fn collection<T: Object>(&self) -> Result<Collection<T>, DeclarationError> {
+        Collection::new(&self.cache, Arc::clone(&self.clock))
+    }
 }
 
 /// A store in memory.
@@ -121,7 +130,11 @@ where
         Collection::with_versions(&cache, Arc::clone(&clock), |versions| {
             versions.add::<FlunderV1alpha1>()
         })?;
-    let fischers: Collection<Fischer> = Collection::new(&cache, Arc::clone(&clock))?;
+    let kinds = Kinds {
+        cache,
+        clock: Arc::clone(&clock),
+    };
+    let fischers: Collection<Fischer> = kinds.collection()?;
     let config = DelegatedConfig::pending(Arc::clone(&clock));
     let namespaces = KubeNamespaces::new(client.clone());
     tokio::spawn({
@@ -139,10 +152,6 @@ where
         flunders: flunders.clone(),
         fischers: fischers.clone(),
     });
-    let kinds = Kinds {
-        cache,
-        clock: Arc::clone(&clock),
-    };
     let builder = ApiServer::builder(
         Arc::new(authenticator),
         Arc::new(authorizer),
