@@ -65,8 +65,12 @@ async fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
         .context("--providers-config is required")?;
     let accounts = config::Config::read(path)?;
     let requests = Requests::register(&registry)?;
-    let providers = Providers::build(&accounts, &requests, &clock);
+    let providers = Providers::build(&accounts, &requests, &clock).await?;
     let supervisor = Supervisor::new();
+    let (checked, shutdown) = (providers.clone(), supervisor.spawner().shutdown());
+    supervisor.spawn_job("check of providers", async move {
+        let _cut_short = shutdown.run_until_cancelled(checked.check()).await;
+    });
 
     let health = Health::new();
     let connected = health.ready_flag("kube-apiserver", "not connected yet");
@@ -135,6 +139,12 @@ impl Start {
                 Change::Applied => Some(ObjectRef::from_obj(proxy)),
                 Change::Deleted => None,
             }),
+            withheld: {
+                let members = proxies.store();
+                pools.subscribe(move |pool: &ProxyPool, _| {
+                    proxy::withheld_members(&members, pool)
+                })
+            },
             pool_changes: pools.subscribe(|pool: &ProxyPool, change| match change {
                 Change::Applied => Some(ObjectRef::from_obj(pool)),
                 Change::Deleted => None,
@@ -167,6 +177,7 @@ impl Start {
         let ctx = Arc::new(proxy::Ctx::new(
             client.clone(),
             proxies.store(),
+            pools.store(),
             providers,
             engine.clone(),
             LeaseApi::new(client.clone()),
@@ -211,6 +222,7 @@ impl Start {
                 work.proxies,
                 vec![
                     UnboundedReceiverStream::new(work.proxy_changes).boxed(),
+                    UnboundedReceiverStream::new(work.withheld).boxed(),
                     ReceiverStream::new(transitions).boxed(),
                 ],
                 concurrency,
@@ -242,6 +254,8 @@ struct Work {
     proxies: Store<Proxy>,
     pools: Store<ProxyPool>,
     proxy_changes: Subscription<Proxy>,
+    /// Members for which something is withheld, whose pool has changed.
+    withheld: Subscription<Proxy>,
     pool_changes: Subscription<ProxyPool>,
     member_changes: Subscription<ProxyPool>,
 }

@@ -18,8 +18,10 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use url::Url;
 
+pub use super::gcp::GcpAccount;
+
 /// The types this build knows, for messages.
-const KNOWN_TYPES: &str = "mock";
+const KNOWN_TYPES: &str = "mock, gcp";
 
 /// The providers of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Entry {
 pub enum Account {
     /// A mock cloud.
     Mock(MockAccount),
+    /// A project at Compute Engine.
+    Gcp(Box<GcpAccount>),
 }
 
 /// The block `mock`.
@@ -147,6 +151,8 @@ struct RawEntry {
     type_: Spanned<String>,
     #[serde(default)]
     mock: Option<Spanned<MockAccount>>,
+    #[serde(default)]
+    gcp: Option<Spanned<GcpAccount>>,
 }
 
 struct Problem {
@@ -188,7 +194,12 @@ fn parse(text: &str) -> Result<Config, Problem> {
     let mut lines = BTreeMap::new();
     let mut entries = Vec::new();
     for entry in list {
-        let RawEntry { name, type_, mock } = &entry.value;
+        let RawEntry {
+            name,
+            type_,
+            mock,
+            gcp,
+        } = &entry.value;
         check_name(name)?;
         if let Some(first) = lines.insert(name.value.clone(), name.referenced.line()) {
             return Err(problem(
@@ -200,23 +211,32 @@ fn parse(text: &str) -> Result<Config, Problem> {
                 "give each provider a name of its own",
             ));
         }
-        let account = match (type_.value.as_str(), mock) {
-            ("mock", Some(block)) => {
+        let missing = |remedy: &str| {
+            let (name, type_name) = (&name.value, &type_.value);
+            let what =
+                format!("provider {name:?} is of type {type_name} but has no block {type_name}");
+            problem(type_, what, remedy)
+        };
+        let account = match (type_.value.as_str(), mock, gcp) {
+            ("mock", Some(block), None) => {
                 check_url(block)?;
                 check_zone(block)?;
                 Account::Mock(block.value.clone())
             },
-            ("mock", None) => {
-                return Err(problem(
-                    type_,
-                    format!(
-                        "provider {:?} is of type mock but has no block mock",
-                        name.value
-                    ),
-                    "add mock: {url: http://ADDRESS:PORT}",
-                ));
+            ("gcp", None, Some(block)) => {
+                let checked = block.value.check();
+                checked.map_err(|(what, remedy)| problem(block, what, remedy))?;
+                Account::Gcp(Box::new(block.value.clone()))
             },
-            (_, _) => return Err(unknown_type(&name.value, type_)),
+            ("mock", _, Some(block)) => return Err(foreign(&name.value, type_, "gcp", block)),
+            ("gcp", Some(block), _) => return Err(foreign(&name.value, type_, "mock", block)),
+            ("mock", None, None) => {
+                return Err(missing("add mock: {url: http://ADDRESS:PORT}"));
+            },
+            ("gcp", None, None) => {
+                return Err(missing("add gcp: {project: PROJECT, zones: [ZONE]}"));
+            },
+            (_, _, _) => return Err(unknown_type(&name.value, type_)),
         };
         entries.push(Entry {
             name: name.value.clone(),
@@ -266,6 +286,14 @@ fn check_zone(block: &Spanned<MockAccount>) -> Result<(), Problem> {
     }
     let remedy = "name the zone, or leave the key out";
     Err(problem(block, "mock.zone is empty".into(), remedy))
+}
+
+fn foreign<T>(name: &str, type_: &Spanned<String>, block: &str, at: &Spanned<T>) -> Problem {
+    let what = format!(
+        "provider {name:?} is of type {} and has a block {block}",
+        type_.value
+    );
+    problem(at, what, "correct or remove the key")
 }
 
 fn unknown_type(name: &str, type_: &Spanned<String>) -> Problem {
@@ -398,10 +426,10 @@ mod tests {
             ),
             (
                 "unknown type with its block",
-                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p}\n",
+                "providers:\n- name: a\n  type: ec2\n  ec2: {region: r}\n",
                 3,
-                "unknown type \"gcp\"",
-                "use one of: mock",
+                "unknown type \"ec2\"",
+                "use one of: mock, gcp",
             ),
             (
                 "empty zone",
@@ -445,7 +473,7 @@ mod tests {
                 "providers:\n- name: a\n  type: cloud9\n",
                 3,
                 "unknown type \"cloud9\"",
-                "use one of: mock",
+                "use one of: mock, gcp",
             ),
             (
                 "missing type block",
@@ -456,9 +484,86 @@ mod tests {
             ),
             (
                 "wrong type block",
-                "providers:\n- name: a\n  type: mock\n  gcp: {project: p}\n",
+                "providers:\n- name: a\n  type: mock\n  ec2: {region: r}\n",
                 4,
-                "gcp",
+                "ec2",
+                "correct or remove the key",
+            ),
+            (
+                "gcp without block",
+                "providers:\n- name: a\n  type: gcp\n",
+                3,
+                "no block gcp",
+                "add gcp: {project: PROJECT, zones: [ZONE]}",
+            ),
+            (
+                "gcp without project",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {zones: [europe-west1-b]}\n",
+                4,
+                "missing field `project`",
+                "add the key",
+            ),
+            (
+                "gcp with an empty project",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: '', zones: [e-b]}\n",
+                4,
+                "gcp.project",
+                "gcloud projects list",
+            ),
+            (
+                "gcp without zones",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: []}\n",
+                4,
+                "gcp.zones is empty",
+                "name at least one zone",
+            ),
+            (
+                "gcp with a zone twice",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [e-b, e-b]}\n",
+                4,
+                "e-b twice",
+                "once",
+            ),
+            (
+                "gcp with a region for a zone",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [Europe]}\n",
+                4,
+                "\"Europe\"",
+                "europe-west1-b",
+            ),
+            (
+                "gcp that would send tokens in the clear",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [e-b], endpoint: 'http://h'}\n",
+                4,
+                "gcp.endpoint http://h/",
+                "https",
+            ),
+            (
+                "gcp with a label of the operator",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [e-b], labels: {crawl-cluster: x}}\n",
+                4,
+                "crawl-cluster",
+                "another name",
+            ),
+            (
+                "gcp with a small disk",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [e-b], disk: {sizeGigabytes: 5}}\n",
+                4,
+                "sizeGigabytes 5",
+                "10 or more",
+            ),
+            (
+                "gcp with an unknown key of its disk",
+                "providers:\n- name: a\n  type: gcp\n  gcp: {project: p, zones: [e-b], disk: {size: 5}}\n",
+                4,
+                "size",
+                "correct or remove the key",
+            ),
+            (
+                "block of another type",
+                "providers:\n- name: a\n  type: mock\n  mock: {url: 'http://h:1'}\n  gcp: {project: p, zones: [e-b]}\n",
+                5,
+                "has a block gcp",
                 "correct or remove the key",
             ),
             (
@@ -511,6 +616,29 @@ mod tests {
             for advice in ["Options", "from_str"] {
                 assert!(!message.contains(advice), "{case}: {message}");
             }
+        }
+    }
+
+    #[test]
+    fn every_sample_is_a_good_file_and_together_they_show_every_type() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+        let mut types = Vec::new();
+        for entry in std::fs::read_dir(root.join("providers")).unwrap() {
+            let path = entry.unwrap().path();
+            let config = Config::read(&path).unwrap_or_else(|error| panic!("{error}"));
+            types.extend(
+                config
+                    .providers
+                    .into_iter()
+                    .map(|entry| match entry.account {
+                        Account::Mock(_) => "mock",
+                        Account::Gcp(_) => "gcp",
+                    }),
+            );
+        }
+        Config::read(&root.join("samples/providers-config.yaml")).unwrap();
+        for known in KNOWN_TYPES.split(", ") {
+            assert!(types.contains(&known), "{known}");
         }
     }
 

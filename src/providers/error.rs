@@ -12,6 +12,7 @@ pub struct Error {
     class: Class,
     message: String,
     retry_after: Option<Duration>,
+    exhausted_zone: Option<String>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -25,6 +26,7 @@ impl Error {
             class,
             message: message.into(),
             retry_after: None,
+            exhausted_zone: None,
             source: None,
         }
     }
@@ -43,6 +45,20 @@ impl Error {
             retry_after: after,
             ..self
         }
+    }
+
+    /// Keeps the zone that has nothing more to give; another placement may do.
+    pub fn exhausted_in(self, zone: impl Into<String>) -> Self {
+        Self {
+            exhausted_zone: Some(zone.into()),
+            ..self
+        }
+    }
+
+    /// The zone that has nothing more to give: its machines, or the account's quota there, are used
+    /// up.
+    pub fn exhausted_zone(&self) -> Option<&str> {
+        self.exhausted_zone.as_deref()
     }
 
     /// When the provider wants to be asked again, if it said so.

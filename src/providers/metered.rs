@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::{Class, Classify, Clock};
 
-use super::{Created, Error, Instance, InstanceRequest, Provider, Tags};
+use super::{Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
 
 /// How long one call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -87,21 +87,22 @@ impl Metered {
                 ),
             )),
         };
-        if let Err(error) = &result
+        self.record(op, result.as_ref().err());
+        result
+    }
+
+    fn record(&self, op: &'static str, error: Option<&Error>) {
+        if let Some(error) = error
             && error.class() == Class::RateLimited
         {
             let rest = error.wait().unwrap_or(DEFAULT_REST);
             *self.quiet_until.lock() = self.clock.elapsed() + rest;
         }
-        let outcome = result
-            .as_ref()
-            .err()
-            .map_or("ok", |error| label(error.class()));
+        let outcome = error.map_or("ok", |error| label(error.class()));
         self.requests
             .0
             .with_label_values(&[self.name.as_str(), op, outcome])
             .inc();
-        result
     }
 }
 
@@ -133,13 +134,21 @@ impl Provider for Metered {
         self.call("delete", self.inner.delete(id)).await
     }
 
-    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error> {
-        self.call("list", self.inner.list(tags)).await
+    async fn survey(&self, tags: &Tags) -> Result<Listing, Error> {
+        let listing = self.call("list", self.inner.survey(tags)).await?;
+        for unread in &listing.unread {
+            self.record("list_zone", Some(&unread.error));
+        }
+        Ok(listing)
     }
 
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error> {
         self.call("operation", self.inner.operation_error(operation))
             .await
+    }
+
+    async fn check(&self) -> Result<(), Error> {
+        self.call("check", self.inner.check()).await
     }
 }
 
@@ -150,6 +159,7 @@ mod tests {
     use runtime_kit::SteppedClock;
 
     use super::*;
+    use crate::providers::Unread;
 
     /// Refuses the first call with "too many", for 7 s; then finds nothing.
     #[derive(Default)]
@@ -173,12 +183,23 @@ mod tests {
             std::future::pending().await
         }
 
-        async fn list(&self, _: &Tags) -> Result<Vec<Instance>, Error> {
-            Ok(Vec::new())
+        async fn survey(&self, _: &Tags) -> Result<Listing, Error> {
+            let busy = Error::new(Class::RateLimited, "too many");
+            Ok(Listing {
+                instances: Vec::new(),
+                unread: vec![Unread {
+                    zone: "b".into(),
+                    error: busy.retry_after(Some(Duration::from_secs(3))),
+                }],
+            })
         }
 
         async fn operation_error(&self, _: &str) -> Result<Option<Error>, Error> {
             Ok(None)
+        }
+
+        async fn check(&self) -> Result<(), Error> {
+            Ok(())
         }
     }
 
@@ -224,6 +245,18 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains(r#"op="list""#), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_zone_that_asks_for_rest_gets_it_from_the_whole_account() {
+        let clock = SteppedClock::default();
+        let (metered, registry) = metered(&clock);
+        assert_eq!(metered.survey(&Tags::new()).await.unwrap().unread.len(), 1);
+        let held = metered.check().await.unwrap_err();
+        assert_eq!(held.wait(), Some(Duration::from_secs(3)));
+        let text = text(&registry);
+        let told = r#"{op="list_zone",provider="local",result="rate_limited"} 1"#;
+        assert!(text.contains(told), "{text}");
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use mock_cloud::model::{self, CreateInstance, ErrorBody, ErrorCode, ListInstance
 use runtime_kit::Class;
 
 use super::config::MockAccount;
-use super::{Created, Error, Instance, InstanceRequest, InstanceState, Provider, Tags};
+use super::{Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags};
 use crate::health::Credentials;
 
 /// An account at a mock cloud.
@@ -110,27 +110,43 @@ impl Provider for Mock {
         }
     }
 
-    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error> {
+    async fn survey(&self, tags: &Tags) -> Result<Listing, Error> {
         let selection = ListInstances {
             zone: None,
             labels: tags.clone(),
         };
         let found = self.client.list(&selection).await;
         let found = found.map_err(|error| failed("list", "instances", error))?;
-        Ok(found.into_iter().map(translate).collect())
+        Ok(Listing {
+            instances: found.into_iter().map(translate).collect(),
+            unread: Vec::new(),
+        })
     }
 
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error> {
         match self.client.operation(operation).await {
-            Ok(operation) => Ok(operation.error.map(|ErrorBody { code, message }| {
-                Error::new(
-                    class_of(code),
-                    format!("the provider could not create it: {message}"),
-                )
-            })),
+            Ok(model::Operation { error, zone, .. }) => {
+                Ok(error.map(|ErrorBody { code, message }| {
+                    let class = class_of(code);
+                    let message = format!("the provider could not create it: {message}");
+                    let error = Error::new(class, message);
+                    if class == Class::Quota {
+                        error.exhausted_in(zone)
+                    } else {
+                        error
+                    }
+                }))
+            },
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(None),
             Err(error) => Err(failed("read operation", operation, error)),
         }
+    }
+
+    /// Why the books: reading them is no call that a fault could be meant for.
+    async fn check(&self) -> Result<(), Error> {
+        let asked = self.client.calls().await;
+        asked.map_err(|error| failed("read", "the books of the mock cloud", error))?;
+        Ok(())
     }
 }
 

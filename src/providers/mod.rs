@@ -5,6 +5,7 @@
 
 pub mod config;
 mod error;
+mod gcp;
 mod metered;
 mod mock;
 
@@ -15,7 +16,7 @@ use async_trait::async_trait;
 use crawl_api::names;
 use crawl_api::proxy::Placement;
 use jiff::Timestamp;
-use runtime_kit::Clock;
+use runtime_kit::{Classify, Clock};
 
 pub use self::error::Error;
 pub use self::metered::{Metered, Requests};
@@ -41,11 +42,23 @@ pub trait Provider: Send + Sync {
     /// stays visible as [`InstanceState::Stopping`].
     async fn delete(&self, id: &str) -> Result<(), Error>;
 
-    /// Lists the instances that carry all these tags, over every zone.
-    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error>;
+    /// Reads the instances that carry all these tags, over every zone. A zone that cannot be read
+    /// never hides the others: it is told beside them.
+    async fn survey(&self, tags: &Tags) -> Result<Listing, Error>;
+
+    /// Looks for the instances that carry all these tags.
+    ///
+    /// # Errors
+    /// Nothing was found, and a zone could not be read: it may be there.
+    async fn list(&self, tags: &Tags) -> Result<Vec<Instance>, Error> {
+        self.survey(tags).await?.found()
+    }
 
     /// Why an operation failed, if it did. Clouds report lack of quota or stock there.
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error>;
+
+    /// Whether the account answers and accepts the credentials: one read that changes nothing.
+    async fn check(&self) -> Result<(), Error>;
 }
 
 /// Names and values attached to an instance: lower-case letters, digits and dashes, at most 63
@@ -121,6 +134,51 @@ pub enum InstanceState {
     Stopped,
 }
 
+/// The instances of an account, as far as they could be read.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// What was found.
+    pub instances: Vec<Instance>,
+    /// The zones that could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// A zone that could not be read.
+#[derive(Debug)]
+pub struct Unread {
+    /// Which one.
+    pub zone: String,
+    /// Why.
+    pub error: Error,
+}
+
+// === impl Listing ===
+
+impl Listing {
+    /// The instances.
+    ///
+    /// # Errors
+    /// There are none, and a zone could not be read.
+    pub fn found(self) -> Result<Vec<Instance>, Error> {
+        let Self { instances, unread } = self;
+        match unread.into_iter().next() {
+            Some(Unread { error, .. }) if instances.is_empty() => Err(error),
+            Some(_) | None => Ok(instances),
+        }
+    }
+}
+
+/// A provider of the providers file that cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[error("provider {name} cannot be used")]
+pub struct BuildError {
+    /// Which one.
+    pub name: String,
+    /// Why, with the remedy.
+    #[source]
+    pub source: Error,
+}
+
 /// The providers of this installation by name.
 #[derive(Clone, Default)]
 pub struct Providers(Arc<BTreeMap<String, Arc<dyn Provider>>>);
@@ -128,17 +186,48 @@ pub struct Providers(Arc<BTreeMap<String, Arc<dyn Provider>>>);
 // === impl Providers ===
 
 impl Providers {
-    /// Builds every provider of the providers file.
-    pub fn build(config: &config::Config, requests: &Requests, clock: &Arc<dyn Clock>) -> Self {
-        let build = |entry: &config::Entry| -> (String, Arc<dyn Provider>) {
-            let config::Entry { name, account } = entry;
+    /// Builds every provider of the providers file. Reads credentials, and calls nobody.
+    ///
+    /// # Errors
+    /// The credentials of one are missing or malformed.
+    pub async fn build(
+        config: &config::Config,
+        requests: &Requests,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, BuildError> {
+        let mut providers = BTreeMap::new();
+        for config::Entry { name, account } in &config.providers {
             let inner: Arc<dyn Provider> = match account {
                 config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock)),
+                config::Account::Gcp(gcp) => {
+                    let built = gcp::Gcp::new(name, gcp, Arc::clone(clock)).await;
+                    Arc::new(built.map_err(|source| BuildError {
+                        name: name.clone(),
+                        source,
+                    })?)
+                },
             };
             let metered = Metered::new(name.clone(), inner, requests.clone(), Arc::clone(clock));
-            (name.clone(), Arc::new(metered))
-        };
-        config.providers.iter().map(build).collect()
+            let metered: Arc<dyn Provider> = Arc::new(metered);
+            providers.insert(name.clone(), metered);
+        }
+        Ok(Self(Arc::new(providers)))
+    }
+
+    /// Asks every account whether it accepts its credentials, and logs those that do not. Why no
+    /// error: one cloud that is down, or one key that was revoked, is no reason to let the proxies
+    /// of the others go without an operator.
+    pub async fn check(&self) {
+        for (name, provider) in self.0.iter() {
+            match provider.check().await {
+                Ok(()) => tracing::info!(provider = name, "the account accepts its credentials"),
+                Err(error) => {
+                    let reason = error.reason();
+                    let error = runtime_kit::chain(&error).to_string();
+                    tracing::error!(provider = name, reason, error, "the account cannot be used");
+                },
+            }
+        }
     }
 
     /// The provider of a name.
