@@ -139,12 +139,6 @@ impl Start {
                 Change::Applied => Some(ObjectRef::from_obj(proxy)),
                 Change::Deleted => None,
             }),
-            withheld: {
-                let members = proxies.store();
-                pools.subscribe(move |pool: &ProxyPool, _| {
-                    proxy::withheld_members(&members, pool)
-                })
-            },
             pool_changes: pools.subscribe(|pool: &ProxyPool, change| match change {
                 Change::Applied => Some(ObjectRef::from_obj(pool)),
                 Change::Deleted => None,
@@ -177,7 +171,6 @@ impl Start {
         let ctx = Arc::new(proxy::Ctx::new(
             client.clone(),
             proxies.store(),
-            pools.store(),
             providers,
             engine.clone(),
             LeaseApi::new(client.clone()),
@@ -222,7 +215,6 @@ impl Start {
                 work.proxies,
                 vec![
                     UnboundedReceiverStream::new(work.proxy_changes).boxed(),
-                    UnboundedReceiverStream::new(work.withheld).boxed(),
                     ReceiverStream::new(transitions).boxed(),
                 ],
                 concurrency,
@@ -254,8 +246,6 @@ struct Work {
     proxies: Store<Proxy>,
     pools: Store<ProxyPool>,
     proxy_changes: Subscription<Proxy>,
-    /// Members for which something is withheld, whose pool has changed.
-    withheld: Subscription<Proxy>,
     pool_changes: Subscription<ProxyPool>,
     member_changes: Subscription<ProxyPool>,
 }
