@@ -40,6 +40,9 @@ use crate::rules::LeaseRules;
 use crate::storage::{self, Opened};
 use crate::tasks::Desk;
 
+/// The check that fails while another replica decides.
+const ROLE: &str = "allocator";
+
 /// How often certificate files are compared with those in use.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -136,23 +139,33 @@ async fn assemble(
             .subresource(rules)?,
     )
     .serve(Serving::new(endpoints))
-    .ready_check(
-        "inputs",
-        Arc::new(move || {
-            health.ready().map_err(|failed| {
-                let causes: Vec<_> = failed
-                    .iter()
-                    .map(|(name, why)| format!("{name}: {why}"))
-                    .collect();
-                causes.join("; ")
-            })
-        }),
-    )
+    .ready_check("inputs", failing(health.clone(), |name| name != ROLE))
+    .role_check(ROLE, failing(health, |name| name == ROLE))
     .build(registry)?;
     Ok(Parts {
         desk,
         known,
         server,
+    })
+}
+
+/// The causes why those of the process's checks fail that are `asked` for.
+fn failing(
+    health: Health,
+    asked: fn(&str) -> bool,
+) -> Arc<dyn Fn() -> Result<(), String> + Send + Sync> {
+    Arc::new(move || {
+        let failed = health.ready().err().unwrap_or_default();
+        let causes: Vec<_> = failed
+            .iter()
+            .filter(|(name, _)| asked(name))
+            .map(|(name, why)| format!("{name}: {why}"))
+            .collect();
+        if causes.is_empty() {
+            Ok(())
+        } else {
+            Err(causes.join("; "))
+        }
     })
 }
 
@@ -315,7 +328,7 @@ impl Process {
         match candidate {
             None => deciding.begin().await?,
             Some(candidate) => {
-                let ready = health.ready_flag("allocator", "who decides is not known yet");
+                let ready = health.ready_flag(ROLE, "who decides is not known yet");
                 let end = stop.clone();
                 spawner.spawn("allocator", async move {
                     let deciding = async {

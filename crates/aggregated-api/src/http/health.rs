@@ -15,21 +15,28 @@ pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 const PING: &str = "ping";
 
 /// The checks of a server. Only `/readyz` asks them: a process that waits for others is alive.
-pub(super) struct Health(Vec<(String, ReadyCheck)>);
+pub(super) struct Health {
+    checks: Vec<(String, ReadyCheck)>,
+    /// So many of them, the first ones, must hold before anything is served.
+    needed: usize,
+}
 
 impl Health {
-    pub(super) fn new(checks: Vec<(String, ReadyCheck)>) -> Self {
+    /// Those of `roles` may fail while the server answers.
+    pub(super) fn new(checks: Vec<(String, ReadyCheck)>, roles: Vec<(String, ReadyCheck)>) -> Self {
         let ping: ReadyCheck = Arc::new(|| Ok(()));
-        Self(
-            std::iter::once((PING.to_owned(), ping))
-                .chain(checks)
-                .collect(),
-        )
+        let needed = 1 + checks.len();
+        let checks = std::iter::once((PING.to_owned(), ping))
+            .chain(checks)
+            .chain(roles)
+            .collect();
+        Self { checks, needed }
     }
 
-    /// Whether every check passes.
-    pub(super) fn is_ready(&self) -> bool {
-        self.0.iter().all(|(_, check)| check().is_ok())
+    /// Whether every check passes that must before anything is served.
+    pub(super) fn can_serve(&self) -> bool {
+        let mut needed = self.checks.iter().take(self.needed);
+        needed.all(|(_, check)| check().is_ok())
     }
 
     /// The paths that are served.
@@ -46,9 +53,9 @@ impl Health {
 
     fn checks(&self, name: &str) -> &[(String, ReadyCheck)] {
         if name == "readyz" {
-            &self.0
+            &self.checks
         } else {
-            self.0.get(..1).unwrap_or_default()
+            self.checks.get(..1).unwrap_or_default()
         }
     }
 
@@ -139,11 +146,22 @@ mod tests {
 
     async fn ask(path: &str, query: &str) -> Option<(u16, String)> {
         let red: ReadyCheck = Arc::new(|| Err("not yet".to_owned()));
-        let health = Health::new(vec![("store".to_owned(), red)]);
+        let health = Health::new(vec![("store".to_owned(), red)], Vec::new());
         let response = health.answer(path, &Query::parse(query))?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         Some((status, String::from_utf8(body.to_vec()).unwrap()))
+    }
+
+    #[test]
+    fn a_replica_without_its_role_is_not_ready_and_answers() {
+        let red = || -> ReadyCheck { Arc::new(|| Err("not yet".to_owned())) };
+        let waiting = Health::new(vec![("store".to_owned(), red())], Vec::new());
+        assert!(!waiting.can_serve());
+        let standby = Health::new(Vec::new(), vec![("role".to_owned(), red())]);
+        assert!(standby.can_serve());
+        let readyz = standby.answer("/readyz", &Query::parse("")).unwrap();
+        assert_eq!(readyz.status(), StatusCode::INTERNAL_SERVER_ERROR);
     }
 
     /// Texts of `handleRootHealth` and `adaptCheckToHandler`.

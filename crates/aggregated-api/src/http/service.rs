@@ -50,6 +50,7 @@ pub struct ApiServerBuilder {
     clock: Arc<dyn Clock>,
     kinds: Vec<Arc<dyn AnyServing>>,
     checks: Vec<(String, ReadyCheck)>,
+    roles: Vec<(String, ReadyCheck)>,
 }
 
 /// The server. Cloning shares everything.
@@ -92,6 +93,7 @@ impl ApiServer {
             clock,
             kinds: Vec::new(),
             checks: Vec::new(),
+            roles: Vec::new(),
         }
     }
 }
@@ -109,6 +111,14 @@ impl ApiServerBuilder {
     #[must_use]
     pub fn ready_check(mut self, name: &str, check: ReadyCheck) -> Self {
         self.checks.push((name.to_owned(), check));
+        self
+    }
+
+    /// Adds a condition to `/readyz` that keeps nothing from being answered: whether this replica has
+    /// the role for which it should get requests.
+    #[must_use]
+    pub fn role_check(mut self, name: &str, check: ReadyCheck) -> Self {
+        self.roles.push((name.to_owned(), check));
         self
     }
 
@@ -146,7 +156,7 @@ impl ApiServerBuilder {
             .map(|((group, version), kinds)| GroupVersionDiscovery::new(&group, &version, kinds))
             .collect();
         discovery.sort_by(|a, b| (&a.group, &a.version).cmp(&(&b.group, &b.version)));
-        let health = Health::new(self.checks);
+        let health = Health::new(self.checks, self.roles);
         let mut others = health.paths();
         others.extend([METRICS, VERSION].map(ToOwned::to_owned));
         let made = self.clock.now();
@@ -426,7 +436,7 @@ impl Shared {
         if self.started.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.health.is_ready() {
+        if self.health.can_serve() {
             self.started.store(true, Ordering::Release);
             return Ok(());
         }
