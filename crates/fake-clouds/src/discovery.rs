@@ -76,9 +76,9 @@ struct Schema {
     pattern: Option<String>,
     #[serde(rename = "enum")]
     values: Option<Vec<String>>,
-    items: Option<Box<Schema>>,
-    properties: BTreeMap<String, Schema>,
-    additional_properties: Option<Box<Schema>>,
+    items: Option<Box<Self>>,
+    properties: BTreeMap<String, Self>,
+    additional_properties: Option<Box<Self>>,
     required_by: Vec<String>,
 }
 
@@ -214,7 +214,7 @@ impl Api {
         }
         let wrong = |what: &str| Err(format!("Invalid value at '{at}': {what}, found {value}"));
         match (schema.type_.as_deref().unwrap_or("any"), value) {
-            ("any", _) => Ok(()),
+            ("any", _) | ("boolean", Value::Bool(_)) | ("number", Value::Number(_)) => Ok(()),
             ("string", Value::String(text)) => {
                 let shape = Limits {
                     type_: "string".into(),
@@ -229,8 +229,6 @@ impl Api {
                     .check(text)
                     .map_err(|what| format!("Invalid value at '{at}': {what}"))
             },
-            ("boolean", Value::Bool(_)) => Ok(()),
-            ("number", Value::Number(_)) => Ok(()),
             ("integer", Value::Number(number)) if number.is_i64() || number.is_u64() => Ok(()),
             ("array", Value::Array(items)) => {
                 let Some(schema) = &schema.items else {

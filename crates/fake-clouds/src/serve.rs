@@ -79,6 +79,13 @@ impl Answer {
         }
     }
 
+    /// Status and body, for who has no use for HTTP.
+    #[cfg(test)]
+    pub(crate) fn into_parts(self) -> (u16, Value) {
+        let body = serde_json::from_str(&self.body).unwrap_or_default();
+        (self.status, body)
+    }
+
     fn into_response(self) -> Response<Full<Bytes>> {
         let Self {
             status,

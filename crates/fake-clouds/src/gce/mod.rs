@@ -456,3 +456,129 @@ fn is_uuid(text: &str) -> bool {
     let hex = |group: &&str| group.bytes().all(|b| b.is_ascii_hexdigit());
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(hex)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use runtime_kit::SteppedClock;
+
+    use super::*;
+
+    const INSTANCES: &str = "/compute/v1/projects/p/zones/z-1/instances";
+    const ID: &str = "9d5c3ab2-0000-8000-8000-000000000001";
+
+    fn request(verb: Verb, path: &str, query: &[(&str, &str)], body: Option<Value>) -> Request {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", "Bearer a.b.c".parse().unwrap());
+        Request {
+            verb,
+            path: path.into(),
+            query: query.iter().map(owned).collect(),
+            headers,
+            text: body.as_ref().map(Value::to_string).unwrap_or_default(),
+            body,
+        }
+    }
+
+    fn machine(action: &str) -> Value {
+        json!({
+            "name": "a",
+            "machineType": "zones/z-1/machineTypes/e2-micro",
+            "disks": [{"boot": true, "initializeParams": {
+                "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
+            }}],
+            "networkInterfaces": [{"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
+            "scheduling": {"provisioningModel": "SPOT", "instanceTerminationAction": action},
+        })
+    }
+
+    fn gce(clock: &SteppedClock) -> Gce {
+        Gce::new(Script::default(), None, Arc::new(clock.clone())).unwrap()
+    }
+
+    async fn call(gce: &Gce, request: Request) -> (u16, Value) {
+        match gce.handle(request).await {
+            Outcome::Answer(answer) => answer.into_parts(),
+            Outcome::Drop => panic!("dropped"),
+        }
+    }
+
+    async fn get(gce: &Gce, path: &str) -> (u16, Value) {
+        call(gce, request(Verb::GET, path, &[], None)).await
+    }
+
+    #[tokio::test]
+    async fn what_the_document_does_not_know_is_refused_and_told() {
+        let gce = gce(&SteppedClock::default());
+        let mut body = machine("STOP");
+        body["colour"] = json!("red");
+        for request in [
+            request(Verb::POST, INSTANCES, &[], Some(body)),
+            request(Verb::GET, INSTANCES, &[("labels", "x")], None),
+            request(Verb::GET, "/compute/v1/projects/p/zones", &[], None),
+        ] {
+            let (status, _) = call(&gce, request).await;
+            assert!(matches!(status, 400 | 404), "{status}");
+        }
+        let (_, violations) = get(&gce, "/fake/violations").await;
+        assert_eq!(violations.as_array().unwrap().len(), 3, "{violations}");
+    }
+
+    #[tokio::test]
+    async fn nobody_is_served_without_a_token() {
+        let gce = gce(&SteppedClock::default());
+        let mut anonymous = request(Verb::GET, INSTANCES, &[], None);
+        anonymous.headers.clear();
+        let (status, body) = call(&gce, anonymous).await;
+        assert_eq!(
+            (status, &body["error"]["status"]),
+            (401, &json!("UNAUTHENTICATED"))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_repeated_request_id_is_answered_with_the_first_operation() {
+        let clock = SteppedClock::default();
+        let gce = gce(&clock);
+        let query = [("requestId", ID)];
+        let insert = || request(Verb::POST, INSTANCES, &query, Some(machine("STOP")));
+        let (_, first) = call(&gce, insert()).await;
+        assert_eq!(first["status"], "RUNNING");
+        clock.advance(Duration::from_secs(1));
+        let (status, second) = call(&gce, insert()).await;
+        assert_eq!((status, &second["status"]), (200, &json!("DONE")));
+        assert_eq!(second["name"], first["name"]);
+        let another = request(Verb::POST, INSTANCES, &[], Some(machine("STOP")));
+        let (status, refused) = call(&gce, another).await;
+        let reason = &refused["error"]["errors"][0]["reason"];
+        assert_eq!((status, reason), (409, &json!("alreadyExists")));
+    }
+
+    #[tokio::test]
+    async fn a_spot_machine_that_is_taken_back_stops_or_goes_as_it_was_asked_for() {
+        for (action, wanted) in [
+            ("STOP", (200, json!("TERMINATED"))),
+            ("DELETE", (404, json!(null))),
+        ] {
+            let clock = SteppedClock::default();
+            let gce = gce(&clock);
+            let insert = request(Verb::POST, INSTANCES, &[], Some(machine(action)));
+            assert_eq!(call(&gce, insert).await.0, 200);
+            clock.advance(Duration::from_secs(1));
+            let path = format!("{INSTANCES}/a");
+            let (_, running) = get(&gce, &path).await;
+            assert_eq!(running["status"], "RUNNING");
+            let query = [("project", "p"), ("zone", "z-1"), ("instance", "a")];
+            let taken = request(Verb::POST, "/fake/preempt", &query, None);
+            assert_eq!(call(&gce, taken).await.0, 200);
+            let (_, stopping) = get(&gce, &path).await;
+            assert_eq!(stopping["status"], "STOPPING");
+            clock.advance(Duration::from_secs(1));
+            let (status, body) = get(&gce, &path).await;
+            assert_eq!((status, body["status"].clone()), wanted, "{action}");
+            assert_eq!(get(&gce, "/fake/violations").await.1, json!([]));
+        }
+    }
+}
