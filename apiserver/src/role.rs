@@ -405,9 +405,9 @@ mod tests {
         assert_eq!(one.look(&mut None).await, None);
         let mut seen = None;
         assert!(two.look(&mut seen).await.is_some());
-        two.clock.advance(PATIENCE - Duration::from_millis(1));
+        two.clock.advance(BEAT * 3);
         assert!(two.look(&mut seen).await.is_some());
-        two.clock.advance(Duration::from_millis(1));
+        two.clock.advance(BEAT);
         assert_eq!(two.look(&mut seen).await, None);
         assert!(refused(one.put("late").await).contains("taken over"));
         assert!(matches!(two.put("x").await, Ok(Outcome::Committed(_))));

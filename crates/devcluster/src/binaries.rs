@@ -27,6 +27,8 @@ pub enum Binary {
     Kubectl,
     /// A command line client that is four minor versions older than the control plane.
     OlderKubectl,
+    /// Restores snapshots of etcd.
+    Etcdutl,
     /// Stands in for kubelets.
     Kwok,
     /// The sample aggregated API server: the peer in benchmarks and the oracle in conformance tests.
@@ -61,6 +63,14 @@ static KWOK: Module = Module {
     ldflags: "-s -w",
 };
 
+static ETCDUTL: Module = Module {
+    name: "etcdutl-v3.6.8",
+    go_mod: include_str!("../../../hack/devcluster/etcdutl/go.mod"),
+    go_sum: include_str!("../../../hack/devcluster/etcdutl/go.sum"),
+    main_go: None,
+    ldflags: "-s -w",
+};
+
 static OLDER_KUBECTL: Module = Module {
     name: "kubectl-v1.32.3",
     go_mod: include_str!("../../../hack/devcluster/kubectl/go.mod"),
@@ -73,7 +83,7 @@ static OLDER_KUBECTL: Module = Module {
 
 impl Binary {
     /// All of them, in the order they are built: what a cluster needs first comes first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Etcd,
         Self::KubeApiserver,
         Self::KubeControllerManager,
@@ -81,6 +91,7 @@ impl Binary {
         Self::SampleApiserver,
         Self::Kwok,
         Self::OlderKubectl,
+        Self::Etcdutl,
     ];
 
     /// The file name.
@@ -91,6 +102,7 @@ impl Binary {
             Self::KubeControllerManager => "kube-controller-manager",
             Self::Kubectl => "kubectl",
             Self::OlderKubectl => "kubectl-1.32",
+            Self::Etcdutl => "etcdutl",
             Self::Kwok => "kwok",
             Self::SampleApiserver => "sample-apiserver",
         }
@@ -103,6 +115,7 @@ impl Binary {
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::OlderKubectl => ".",
+            Self::Etcdutl => "go.etcd.io/etcd/etcdutl/v3",
             Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
             Self::SampleApiserver => "k8s.io/sample-apiserver",
         }
@@ -110,6 +123,7 @@ impl Binary {
 
     fn module(self) -> &'static Module {
         match self {
+            Self::Etcdutl => &ETCDUTL,
             Self::Kwok => &KWOK,
             Self::OlderKubectl => &OLDER_KUBECTL,
             Self::Etcd
@@ -177,7 +191,7 @@ impl Binaries {
         }
         let cache = cache()?;
         let mut places = Vec::new();
-        for module in [&KUBERNETES, &KWOK, &OLDER_KUBECTL] {
+        for module in [&KUBERNETES, &KWOK, &OLDER_KUBECTL, &ETCDUTL] {
             let of_module = |binary: &Binary| std::ptr::eq(binary.module(), module);
             let of_module: Vec<Binary> = to_find.iter().copied().filter(of_module).collect();
             if !of_module.is_empty() {
@@ -261,6 +275,10 @@ mod tests {
         assert!(KWOK.go_mod.contains(&format!(
             "sigs.k8s.io/kwok {}",
             KWOK.name.trim_start_matches("kwok-")
+        )));
+        assert!(ETCDUTL.go_mod.contains(&format!(
+            "go.etcd.io/etcd/etcdutl/v3 {}",
+            ETCDUTL.name.trim_start_matches("etcdutl-")
         )));
     }
 }

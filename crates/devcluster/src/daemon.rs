@@ -127,7 +127,8 @@ pub(crate) async fn up(dir: &Path, kwok: bool) -> anyhow::Result<()> {
         .filter(|binary| match binary {
             devcluster::binaries::Binary::Kwok => kwok,
             devcluster::binaries::Binary::SampleApiserver
-            | devcluster::binaries::Binary::OlderKubectl => false,
+            | devcluster::binaries::Binary::OlderKubectl
+            | devcluster::binaries::Binary::Etcdutl => false,
             devcluster::binaries::Binary::Etcd
             | devcluster::binaries::Binary::KubeApiserver
             | devcluster::binaries::Binary::KubeControllerManager
