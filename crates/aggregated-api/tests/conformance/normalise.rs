@@ -8,8 +8,10 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use crate::gadgets;
+
 /// Every rule: what is put in place of what, and why.
-pub(crate) const RULES: [(&str, &str); 17] = [
+pub(crate) const RULES: [(&str, &str); 18] = [
     (
         "headers",
         "only those that clients act on are compared: content-type, retry-after, warning, cache-control, vary, location, content-encoding, x-content-type-options, and that there is an etag and an audit-id; Date and Content-Length say nothing, and the transfer coding is the HTTP library's",
@@ -66,6 +68,10 @@ pub(crate) const RULES: [(&str, &str); 17] = [
     (
         "storage version hash",
         "it is computed from the storage version: the sample stores flunders as v1alpha1, ours as v1beta1",
+    ),
+    (
+        "group of the gadgets",
+        "ours serves it beside the sample group, while the oracle's control plane has it as a definition; it is taken out of lists of groups",
     ),
     (
         "descriptions",
@@ -234,6 +240,9 @@ fn rewrite_object(
     }
     if let Some(addresses) = members.get_mut("serverAddressByClientCIDRs") {
         *addresses = json!("<addresses>");
+    }
+    if let Some(Value::Array(groups)) = members.get_mut("groups") {
+        groups.retain(|group| group["name"] != gadgets::GROUP);
     }
     if let Some(Value::String(hash)) = members.get_mut("storageVersionHash") {
         "<hash>".clone_into(hash);
