@@ -33,7 +33,7 @@ use crate::health::Engine;
 use crate::providers::{Providers, Requests, config};
 use crate::proxy::{LeaseApi, Polls, Settings};
 use crate::watch::{Change, SharedWatch, Subscription};
-use crate::{echo, metrics, pool, proxy};
+use crate::{echo, gc, metrics, pool, proxy};
 
 /// The name of the Lease that decides which replica works.
 const LEASE_NAME: &str = "proxy-operator";
@@ -139,6 +139,10 @@ impl Start {
                 Change::Applied => Some(ObjectRef::from_obj(proxy)),
                 Change::Deleted => None,
             }),
+            withheld: {
+                let members = proxies.store();
+                pools.subscribe(move |pool: &ProxyPool, _| proxy::withheld_members(&members, pool))
+            },
             pool_changes: pools.subscribe(|pool: &ProxyPool, change| match change {
                 Change::Applied => Some(ObjectRef::from_obj(pool)),
                 Change::Deleted => None,
@@ -168,9 +172,19 @@ impl Start {
         let listed = health.ready_flag("objects", "Proxies and ProxyPools are not listed yet");
         let (proxies_listed, pools_listed) = (proxies.store(), pools.store());
         let events = Events::new(client.clone(), args.identity.clone());
+        let collector = gc::Collector::new(
+            client.clone(),
+            providers.clone(),
+            args.namespaces.clone(),
+            cluster_id.clone(),
+            Arc::clone(&clock),
+            args.gc.clone(),
+            &registry,
+        )?;
         let ctx = Arc::new(proxy::Ctx::new(
             client.clone(),
             proxies.store(),
+            pools.store(),
             providers,
             engine.clone(),
             LeaseApi::new(client.clone()),
@@ -208,6 +222,8 @@ impl Start {
         }
         let pool_ctx = Arc::new(pool::Ctx::new(client, work.proxies.clone(), events, clock));
         tasks.spawn("health engine", engine.run(shutdown.clone()));
+        let sweeps = collector.run(shutdown.clone());
+        tasks.spawn_job("garbage collection of instances", sweeps);
         let concurrency = args.max_concurrent_reconciles;
         tasks.spawn(
             "proxy controller",
@@ -215,6 +231,7 @@ impl Start {
                 work.proxies,
                 vec![
                     UnboundedReceiverStream::new(work.proxy_changes).boxed(),
+                    UnboundedReceiverStream::new(work.withheld).boxed(),
                     ReceiverStream::new(transitions).boxed(),
                 ],
                 concurrency,
@@ -246,6 +263,8 @@ struct Work {
     proxies: Store<Proxy>,
     pools: Store<ProxyPool>,
     proxy_changes: Subscription<Proxy>,
+    /// Members for which something is withheld, whose pool has changed.
+    withheld: Subscription<Proxy>,
     pool_changes: Subscription<ProxyPool>,
     member_changes: Subscription<ProxyPool>,
 }

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use runtime_kit::kubeconfig::KubeArgs;
 use runtime_kit::logging::LogArgs;
 
-use crate::{echo, health};
+use crate::{echo, gc, health};
 
 /// Runs fleets of crawling proxies as Kubernetes objects.
 ///
@@ -113,6 +113,10 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     pub shutdown_grace: Duration,
 
+    /// Instances that no Proxy owns.
+    #[command(flatten)]
+    pub gc: gc::Flags,
+
     /// Health.
     #[command(flatten)]
     pub health: health::Config,
@@ -122,7 +126,7 @@ pub struct OperatorArgs {
     pub kube: KubeArgs,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let signed: jiff::SignedDuration = text
         .parse()
         .map_err(|error| format!("{error}; write it like 500ms, 30s or 5m"))?;

@@ -66,6 +66,24 @@ impl Events {
         self.publish(object, vec![event]).await;
     }
 
+    /// Publishes what somebody should look at.
+    pub async fn warn(
+        &self,
+        object: &impl Resource<DynamicType = ()>,
+        action: &str,
+        reason: &str,
+        note: String,
+    ) {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.into(),
+            note: Some(note),
+            action: action.into(),
+            secondary: None,
+        };
+        self.publish(object, vec![event]).await;
+    }
+
     async fn publish(&self, object: &impl Resource<DynamicType = ()>, events: Vec<Event>) {
         let reference = object.object_ref(&());
         for event in events {
@@ -95,6 +113,15 @@ const CALM: [&str; 6] = [
     c::REASON_SCALED_TO_ZERO,
 ];
 
+/// Reasons that are True and need somebody's attention.
+const WORRYING: [&str; 5] = [
+    c::REASON_DRAIN_TIMED_OUT,
+    c::REASON_REMEDIATION_PAUSED,
+    c::REASON_REMEDIATION_BACKOFF,
+    c::REASON_MASS_EXTERNAL_DELETION,
+    c::REASON_CREATES_FAILING,
+];
+
 /// The events of a change: one for each of these conditions whose status or reason is new, and one
 /// for a drain that is over.
 fn between(
@@ -120,7 +147,7 @@ fn between(
         .filter(|condition| concerned(condition))
         .filter(|condition| !SILENT.contains(&condition.reason.as_str()) && !told(condition))
         .map(|condition| Event {
-            type_: if condition.status == "True" && condition.reason != c::REASON_DRAIN_TIMED_OUT
+            type_: if condition.status == "True" && !WORRYING.contains(&condition.reason.as_str())
                 || CALM.contains(&condition.reason.as_str())
             {
                 EventType::Normal

@@ -4,6 +4,7 @@ pub mod app;
 pub mod args;
 pub mod echo;
 pub mod events;
+pub mod gc;
 pub mod health;
 pub mod metrics;
 pub mod pool;

@@ -311,6 +311,8 @@ fn pool(replicas: i32) -> ProxyPool {
             allowed_namespaces: None,
             lease_policy: LeasePolicy::default(),
             max_leases_per_target: 1,
+            placements: Vec::new(),
+            limits: None,
         },
     )
 }

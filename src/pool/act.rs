@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crawl_api::conditions as c;
 use crawl_api::names;
-use crawl_api::pool::{ProxyPool, ProxyTemplate, TemplateMetadata};
+use crawl_api::pool::{PoolPlacement, ProxyPool, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::Proxy;
 use kube::api::{DeleteParams, ObjectMeta, Preconditions};
 use kube::{Api, Resource, ResourceExt};
@@ -14,6 +14,7 @@ use runtime_kit::{Class, Classify};
 use crate::post_params;
 
 use super::observe::Member;
+use super::placement;
 use super::plan::Action;
 use super::{Ctx, Error};
 
@@ -26,9 +27,9 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
         Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
     match action {
         Action::Rest => {},
-        Action::Create(count) => {
+        Action::Create(count, place) => {
             for _ in 0..count {
-                create(ctx, pool, &api).await?;
+                create(ctx, pool, &api, place.as_ref()).await?;
             }
             let note = format!("created {count} members");
             ctx.events
@@ -52,8 +53,13 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
     Ok(())
 }
 
-async fn create(ctx: &Ctx, pool: &ProxyPool, api: &Api<Proxy>) -> Result<(), Error> {
-    let member = build_member(pool);
+async fn create(
+    ctx: &Ctx,
+    pool: &ProxyPool,
+    api: &Api<Proxy>,
+    place: Option<&PoolPlacement>,
+) -> Result<(), Error> {
+    let member = build_member(pool, place);
     let name = member.name_any();
     ctx.pending.creating(pool, &name, ctx.clock.elapsed());
     match api.create(&post_params(), &member).await {
@@ -104,7 +110,7 @@ async fn delete(
 }
 
 /// A new member with a name of its own.
-pub(super) fn build_member(pool: &ProxyPool) -> Proxy {
+pub(super) fn build_member(pool: &ProxyPool, place: Option<&PoolPlacement>) -> Proxy {
     let ProxyTemplate {
         metadata: TemplateMetadata {
             labels,
@@ -112,6 +118,10 @@ pub(super) fn build_member(pool: &ProxyPool) -> Proxy {
         },
         spec,
     } = &pool.spec.template;
+    let mut spec = spec.clone();
+    if let Some(place) = place {
+        spec.placement = Some(placement::resolve(spec.placement.as_ref(), place));
+    }
     let pool_label = (names::LABEL_POOL.to_owned(), pool.name_any());
     let labels: BTreeMap<_, _> = labels.clone().into_iter().chain([pool_label]).collect();
     Proxy {
@@ -123,7 +133,7 @@ pub(super) fn build_member(pool: &ProxyPool) -> Proxy {
             owner_references: pool.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
-        spec: spec.clone(),
+        spec,
         status: None,
     }
 }

@@ -6,6 +6,7 @@
 
 mod act;
 mod observe;
+mod placement;
 mod plan;
 mod status;
 #[cfg(test)]
@@ -13,9 +14,9 @@ mod tests;
 
 use std::sync::Arc;
 
-use crawl_api::names;
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
+use crawl_api::{conditions as c, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -25,6 +26,7 @@ use runtime_kit::{Class, Classify, Clock};
 use tracing::Instrument;
 
 use self::observe::Pending;
+use self::placement::Exhausted;
 use crate::events::Events;
 use crate::post_params;
 
@@ -38,6 +40,7 @@ pub struct Ctx {
     events: Events,
     clock: Arc<dyn Clock>,
     pending: Pending,
+    exhausted: Exhausted,
     backoff: Backoff<String>,
 }
 
@@ -56,6 +59,7 @@ impl Ctx {
             events,
             clock,
             pending: Pending::default(),
+            exhausted: Exhausted::default(),
             backoff,
         }
     }
@@ -107,7 +111,7 @@ pub fn owner(proxy: &Proxy) -> Option<ObjectRef<ProxyPool>> {
     })
 }
 
-fn controller(proxy: &Proxy) -> Option<&OwnerReference> {
+pub(crate) fn controller(proxy: &Proxy) -> Option<&OwnerReference> {
     let ours = |owner: &&OwnerReference| {
         owner.controller == Some(true)
             && owner.kind == ProxyPool::kind(&())
@@ -156,7 +160,17 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
         return Ok(Next::await_change());
     }
     let now = ctx.clock.now();
-    let observation = observe::observe(pool, &ctx.proxies, &ctx.pending, ctx.clock.elapsed());
+    let known = observe::Known {
+        pending: &ctx.pending,
+        exhausted: &ctx.exhausted,
+    };
+    let observation = observe::observe(pool, &ctx.proxies, known, now, ctx.clock.elapsed());
+    for note in &observation.newly_exhausted {
+        tracing::info!(note, "a placement is left out for a while");
+        ctx.events
+            .warn(pool, "Place", c::REASON_PLACEMENT_EXHAUSTED, note.clone())
+            .await;
+    }
     let action = plan::plan(&observation);
     let failure = Box::pin(act::act(ctx, pool, action)).await.err();
 

@@ -11,6 +11,8 @@ use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 
+use super::placement::{self, Exhausted, Place};
+
 /// How long a write may take until the watch shows it. After that it counts as not made.
 const SETTLE: Duration = Duration::from_secs(30);
 
@@ -38,6 +40,10 @@ pub(super) struct Member {
     pub standing: Standing,
     /// When it was created.
     pub created: Timestamp,
+    /// Which of the pool's placements it runs in.
+    pub place: Option<usize>,
+    /// It gets no instance where it is, or has just lost it there.
+    pub stranded: bool,
 }
 
 /// What is known of a pool.
@@ -49,13 +55,27 @@ pub(super) struct Observation {
     pub members: Vec<Member>,
     /// Members that were created and are not seen yet.
     pub unseen: usize,
+    /// The pool's placements.
+    pub places: Vec<Place>,
+    /// What to tell about placements that had capacity until now.
+    pub newly_exhausted: Vec<String>,
+}
+
+/// What is remembered of pools.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    /// Writes that the store does not show yet.
+    pub pending: &'a Pending,
+    /// Placements without capacity.
+    pub exhausted: &'a Exhausted,
 }
 
 /// Reads a pool's members.
 pub(super) fn observe(
     pool: &ProxyPool,
     store: &Store<Proxy>,
-    pending: &Pending,
+    known: Known<'_>,
+    now: Timestamp,
     elapsed: Duration,
 ) -> Observation {
     let uid = pool.uid().unwrap_or_default();
@@ -65,21 +85,24 @@ pub(super) fn observe(
         .filter(|proxy| proxy.namespace() == pool.namespace())
         .filter(|proxy| super::controller(proxy).is_some_and(|owner| owner.uid == uid))
         .collect();
-    let unsettled = pending.settle(pool, &owned, elapsed);
+    let unsettled = known.pending.settle(pool, &owned, elapsed);
+    let (places, newly_exhausted) = known.exhausted.judge(pool, &owned, now, elapsed);
     let members = owned
         .iter()
         .filter(|proxy| proxy.metadata.deletion_timestamp.is_none())
-        .map(|proxy| member(proxy))
+        .map(|proxy| member(pool, proxy))
         .filter(|member| !unsettled.deleted.contains_key(&member.uid))
         .collect();
     Observation {
         wanted: usize::try_from(pool.spec.replicas).unwrap_or_default(),
         members,
         unseen: unsettled.created.len(),
+        places,
+        newly_exhausted,
     }
 }
 
-fn member(proxy: &Proxy) -> Member {
+fn member(pool: &ProxyPool, proxy: &Proxy) -> Member {
     let status = proxy.status.as_ref();
     let provisioned =
         status.is_some_and(|status| status.provider_id.is_some() || status.endpoint.is_some());
@@ -101,6 +124,8 @@ fn member(proxy: &Proxy) -> Member {
             .creation_timestamp()
             .map(|time| time.0)
             .unwrap_or_default(),
+        place: placement::of_member(pool, proxy),
+        stranded: placement::is_stranded(proxy),
     }
 }
 

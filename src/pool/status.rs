@@ -20,6 +20,8 @@ pub(super) fn compute(
         wanted,
         members,
         unseen: _,
+        places,
+        newly_exhausted: _,
     } = observation;
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let ready = members
@@ -40,7 +42,13 @@ pub(super) fn compute(
         let message = format!("{ready} of {wanted} members are ready");
         Statement::new(c::READY, true, c::REASON_ALL_MEMBERS_READY, message)
     } else {
-        let message = format!("{ready} of {wanted} members are ready");
+        let closed = !places.is_empty() && places.iter().all(|place| place.placement.paused);
+        let hint = if closed && members.len() < *wanted {
+            "; every placement is paused, so none is created"
+        } else {
+            ""
+        };
+        let message = format!("{ready} of {wanted} members are ready{hint}");
         Statement::new(c::READY, false, c::REASON_MEMBERS_NOT_READY, message)
     };
     c::set(

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use crawl_api::conditions::{self, Statement};
-use crawl_api::pool::{LeasePolicy, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
-use crawl_api::proxy::{Phase, ProxySpec, ProxyStatus};
+use crawl_api::pool::{LeasePolicy, PoolPlacement, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::proxy::{Phase, ProxySpec, ProxyStatus, Setback};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::Status;
 use kube::runtime::{reflector, watcher};
 
-use super::observe::{Observation, Standing, observe};
+use super::observe::{Known, Observation, Standing, observe};
+use super::placement::Exhausted;
 use super::plan::{Action, plan};
 use super::*;
 
@@ -35,6 +36,8 @@ fn pool(replicas: i32) -> ProxyPool {
             allowed_namespaces: None,
             lease_policy: LeasePolicy::default(),
             max_leases_per_target: 1,
+            placements: Vec::new(),
+            limits: None,
         },
     );
     pool.metadata.namespace = Some("fleet".into());
@@ -44,7 +47,7 @@ fn pool(replicas: i32) -> ProxyPool {
 }
 
 fn member(name: &str, created: i64) -> Proxy {
-    let mut proxy = act::build_member(&pool(1));
+    let mut proxy = act::build_member(&pool(1), None);
     proxy.metadata.name = Some(name.into());
     proxy.metadata.uid = Some(format!("uid-{name}"));
     proxy.metadata.creation_timestamp = Some(Time(at(created)));
@@ -70,7 +73,12 @@ fn seen(pool: &ProxyPool, proxies: &[Proxy], pending: &Pending, elapsed: u64) ->
     for proxy in proxies {
         writer.apply_watcher_event(&watcher::Event::Apply(proxy.clone()));
     }
-    observe(pool, &reader, pending, Duration::from_secs(elapsed))
+    let exhausted = Exhausted::default();
+    let known = Known {
+        pending,
+        exhausted: &exhausted,
+    };
+    observe(pool, &reader, known, at(0), Duration::from_secs(elapsed))
 }
 
 #[test]
@@ -110,7 +118,7 @@ fn missing_members_are_created_and_an_exact_number_rests() {
     let none = Pending::default();
     assert_eq!(
         plan(&seen(&pool(3), &[member("a", 1)], &none, 0)),
-        Action::Create(2)
+        Action::Create(2, None)
     );
     assert_eq!(
         plan(&seen(&pool(1), &[member("a", 1)], &none, 0)),
@@ -118,7 +126,7 @@ fn missing_members_are_created_and_an_exact_number_rests() {
     );
     assert_eq!(
         plan(&seen(&pool(100_000), &[], &none, 0)),
-        Action::Create(50)
+        Action::Create(50, None)
     );
 }
 
@@ -133,7 +141,7 @@ fn members_go_in_order_of_their_use_and_the_youngest_first() {
     ];
     let order = |replicas| match plan(&seen(&pool(replicas), &proxies, &Pending::default(), 0)) {
         Action::Delete(members) => members.into_iter().map(|m| m.name).collect::<Vec<_>>(),
-        Action::Rest | Action::Create(_) => Vec::new(),
+        Action::Rest | Action::Create(..) => Vec::new(),
     };
     assert_eq!(
         order(0),
@@ -168,18 +176,21 @@ fn a_create_that_is_never_seen_is_given_up_and_made_again() {
     let pending = Pending::default();
     pending.creating(&pool(1), "a", Duration::ZERO);
     assert_eq!(plan(&seen(&pool(1), &[], &pending, 29)), Action::Rest);
-    assert_eq!(plan(&seen(&pool(1), &[], &pending, 30)), Action::Create(1));
+    assert_eq!(
+        plan(&seen(&pool(1), &[], &pending, 30)),
+        Action::Create(1, None)
+    );
 }
 
 #[test]
 fn a_member_has_the_template_the_label_and_a_name_of_its_own() {
-    let built = act::build_member(&pool(1));
+    let built = act::build_member(&pool(1), None);
     assert_eq!(built.labels()["crawl.example.com/pool"], "eu");
     assert_eq!(built.labels()["geo"], "eu");
     assert_eq!(built.spec, ProxySpec::managed("local"));
     let name = built.name_any();
     assert!(name.starts_with("eu-") && name.len() == 8, "{name}");
-    assert_ne!(name, act::build_member(&pool(1)).name_any());
+    assert_ne!(name, act::build_member(&pool(1), None).name_any());
 }
 
 #[test]
@@ -220,4 +231,162 @@ fn status_counts_members_and_says_why_the_pool_is_not_ready() {
         Standing::NeverProvisioned.cmp(&Standing::Ready),
         std::cmp::Ordering::Less
     );
+}
+
+fn place(zone: &str, spot: bool) -> PoolPlacement {
+    PoolPlacement {
+        zone: Some(zone.into()),
+        spot,
+        paused: false,
+    }
+}
+
+/// A pool with spot in zone a, then spot in b, then on demand in b.
+fn placed(replicas: i32) -> ProxyPool {
+    let mut pool = pool(replicas);
+    pool.spec.placements = vec![place("a", true), place("b", true), place("b", false)];
+    pool
+}
+
+fn member_at(pool: &ProxyPool, name: &str, index: usize) -> Proxy {
+    let mut proxy = act::build_member(pool, Some(&pool.spec.placements[index]));
+    proxy.metadata.name = Some(name.into());
+    proxy.metadata.uid = Some(format!("uid-{name}"));
+    proxy
+}
+
+fn because(proxy: &mut Proxy, reason: &str) {
+    let statement = Statement::new(conditions::PROVISIONED, false, reason, "");
+    let list = &mut proxy.status.get_or_insert_default().conditions;
+    conditions::set(list, statement, None, at(0));
+}
+
+fn judged(pool: &ProxyPool, proxies: &[Proxy], exhausted: &Exhausted, minute: u64) -> Observation {
+    let (reader, mut writer) = reflector::store();
+    for proxy in proxies {
+        writer.apply_watcher_event(&watcher::Event::Apply(proxy.clone()));
+    }
+    let known = Known {
+        pending: &Pending::default(),
+        exhausted,
+    };
+    let now = at(i64::try_from(minute).unwrap() * 60);
+    observe(pool, &reader, known, now, Duration::from_mins(minute))
+}
+
+#[test]
+fn new_members_go_to_the_first_placement_that_is_not_paused() {
+    let mut pool = placed(1);
+    let chosen = |pool: &ProxyPool| match plan(&seen(pool, &[], &Pending::default(), 0)) {
+        Action::Create(1, chosen) => chosen,
+        Action::Create(..) | Action::Delete(_) | Action::Rest => None,
+    };
+    assert_eq!(chosen(&pool), Some(place("a", true)));
+    pool.spec.placements[0].paused = true;
+    assert_eq!(chosen(&pool), Some(place("b", true)));
+    for placement in &mut pool.spec.placements {
+        placement.paused = true;
+    }
+    let none = seen(&pool, &[], &Pending::default(), 0);
+    assert_eq!(plan(&none), Action::Rest);
+    let status = status::compute(&pool, &none, None, at(10));
+    let ready = conditions::find(&status.conditions, conditions::READY).unwrap();
+    assert!(ready.message.contains("every placement is paused"));
+}
+
+#[test]
+fn a_placement_overrides_zone_and_spot_of_the_template_and_nothing_else() {
+    let mut pool = placed(1);
+    let template = pool.spec.template.spec.placement.get_or_insert_default();
+    template.machine_type = Some("small".into());
+    template.zone = Some("template".into());
+    let anywhere = PoolPlacement {
+        zone: None,
+        ..place("", true)
+    };
+    let at_b = act::build_member(&pool, Some(&place("b", true)));
+    let at_b = at_b.spec.placement.unwrap();
+    assert_eq!((at_b.zone.as_deref(), at_b.spot), (Some("b"), true));
+    assert_eq!(at_b.machine_type.as_deref(), Some("small"));
+    let inherits = act::build_member(&pool, Some(&anywhere));
+    let inherits = inherits.spec.placement.unwrap();
+    assert_eq!(inherits.zone.as_deref(), Some("template"));
+}
+
+#[test]
+fn a_member_without_capacity_moves_to_the_next_placement_which_is_remembered_for_a_while() {
+    let pool = placed(2);
+    let exhausted = Exhausted::default();
+    let mut short = member_at(&pool, "short", 0);
+    because(&mut short, conditions::REASON_QUOTA_EXCEEDED);
+    let fine = provisioned(member_at(&pool, "fine", 0), Phase::Ready);
+    let seen = judged(&pool, &[short.clone(), fine.clone()], &exhausted, 0);
+    assert_eq!(seen.newly_exhausted.len(), 1);
+    let note = &seen.newly_exhausted[0];
+    assert!(
+        note.contains("placement a (spot) has no capacity"),
+        "{note}"
+    );
+    match plan(&seen) {
+        Action::Delete(members) => assert_eq!(members[0].name, "short"),
+        other @ (Action::Rest | Action::Create(..)) => panic!("{other:?}"),
+    }
+    // Told once, and left out although nobody is short of it any more.
+    let next = |minute| {
+        plan(&judged(
+            &pool,
+            std::slice::from_ref(&fine),
+            &exhausted,
+            minute,
+        ))
+    };
+    assert_eq!(next(1), Action::Create(1, Some(place("b", true))));
+    assert_eq!(next(15), Action::Create(1, Some(place("a", true))));
+    let again = judged(&pool, &[short, fine.clone()], &exhausted, 16);
+    assert_eq!(again.newly_exhausted.len(), 1);
+}
+
+#[test]
+fn without_an_alternative_a_member_waits_where_it_is() {
+    let mut pool = placed(1);
+    pool.spec.placements.truncate(1);
+    let mut short = member_at(&pool, "short", 0);
+    because(&mut short, conditions::REASON_QUOTA_EXCEEDED);
+    let exhausted = Exhausted::default();
+    let seen = judged(&pool, &[short], &exhausted, 0);
+    assert_eq!(plan(&seen), Action::Rest);
+    let gone = judged(&pool, &[], &exhausted, 1);
+    assert_eq!(
+        plan(&gone),
+        Action::Create(1, Some(place("a", true))),
+        "better than nothing"
+    );
+}
+
+#[test]
+fn spot_instances_that_are_taken_back_too_often_are_followed_by_others_on_demand() {
+    let mut pool = placed(1);
+    pool.spec.placements.remove(0);
+    let taken = |count: i64| {
+        let mut proxy = provisioned(member_at(&pool, "taken", 0), Phase::Replacing);
+        because(&mut proxy, conditions::REASON_PREEMPTED);
+        let setback = |index| Setback {
+            time: Time(at(index)),
+            reason: conditions::REASON_PREEMPTED.into(),
+        };
+        proxy.status.as_mut().unwrap().setbacks = (0..count).map(setback).collect();
+        proxy
+    };
+    let after = |count, minute| {
+        let exhausted = Exhausted::default();
+        plan(&judged(&pool, &[taken(count)], &exhausted, minute))
+    };
+    assert_eq!(after(3, 1), Action::Rest, "it comes back where it was");
+    assert!(matches!(after(4, 1), Action::Delete(_)));
+    assert_eq!(after(4, 61), Action::Rest, "an hour later nothing counts");
+
+    let exhausted = Exhausted::default();
+    judged(&pool, &[taken(4)], &exhausted, 1);
+    let next = plan(&judged(&pool, &[], &exhausted, 2));
+    assert_eq!(next, Action::Create(1, Some(place("b", false))));
 }

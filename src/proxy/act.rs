@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crawl_api::names;
-use crawl_api::proxy::Proxy;
+use crawl_api::proxy::{DeletionPolicy, Proxy};
+use crawl_api::{conditions, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -16,10 +16,10 @@ use rand::RngExt;
 use runtime_kit::{Class, Classify};
 use serde_json::{Value, json};
 
-use super::hash;
 use super::observe::{Observation, has_finalizer, refused_secret, tagged_hash};
-use super::plan::Action;
+use super::plan::{Action, Cause};
 use super::{Ctx, Error, Failure};
+use super::{hash, naming};
 use crate::providers::{Created, Instance, Provider};
 use crate::{patch_params, post_params};
 
@@ -69,9 +69,12 @@ pub(super) async fn act(
         failure: None,
     };
     let effect = match action {
-        Action::Rest | Action::Serve | Action::AwaitRunning | Action::Drain | Action::AwaitGone => {
-            Effect::Nothing
-        },
+        Action::Rest
+        | Action::Serve
+        | Action::Withhold
+        | Action::AwaitRunning
+        | Action::Drain(_)
+        | Action::AwaitGone => Effect::Nothing,
         Action::AddFinalizer => {
             let mut finalizers = proxy.finalizers().to_vec();
             finalizers.push(names::FINALIZER_INSTANCE.into());
@@ -92,7 +95,10 @@ pub(super) async fn act(
             }
             Effect::Nothing
         },
-        Action::Delete(_) => {
+        Action::Delete(cause) => {
+            if cause == Cause::ProvisioningTimedOut {
+                ctx.fleets.create_failed(proxy, ctx.clock.elapsed());
+            }
             if let (Some(instance), Some(provider)) = (&observation.instance, acting.provider()) {
                 let deleted = provider.delete(&instance.id).await;
                 acting.failure = deleted.err().map(Failure::from);
@@ -180,7 +186,12 @@ impl Acting<'_> {
                 })
             },
             Err(error) => {
-                self.failure = Some(error.into());
+                let failure = Failure::from(error);
+                if tells_of_creates(failure.class) {
+                    let elapsed = self.ctx.clock.elapsed();
+                    self.ctx.fleets.create_failed(self.proxy, elapsed);
+                }
+                self.failure = Some(failure);
                 Ok(Effect::Nothing)
             },
         }
@@ -200,6 +211,10 @@ impl Acting<'_> {
     }
 
     async fn forget(&mut self) -> Effect {
+        let provisioned = self.proxy.condition(conditions::PROVISIONED);
+        if provisioned.is_some_and(|condition| condition.status == "True") {
+            self.ctx.fleets.lost(self.proxy, &*self.ctx.clock);
+        }
         let operation = self
             .proxy
             .status
@@ -207,7 +222,13 @@ impl Acting<'_> {
             .and_then(|status| status.operation.as_deref());
         if let (Some(operation), Some(provider)) = (operation, self.provider()) {
             match provider.operation_error(operation).await {
-                Ok(error) => self.failure = error.map(Failure::from),
+                Ok(error) => {
+                    self.failure = error.map(Failure::from);
+                    if self.failure.is_some() {
+                        let elapsed = self.ctx.clock.elapsed();
+                        self.ctx.fleets.create_failed(self.proxy, elapsed);
+                    }
+                },
                 // Why: asked once; what cannot be asked is not worth waiting for.
                 Err(error) => {
                     let error = runtime_kit::chain(&error).to_string();
@@ -221,6 +242,14 @@ impl Acting<'_> {
     async fn remove_finalizer(&mut self) -> Result<(), Error> {
         if !has_finalizer(self.proxy) {
             return Ok(());
+        }
+        if self.proxy.spec.deletion_policy == DeletionPolicy::Abandon {
+            let left = left_behind(self.ctx, self.proxy);
+            tracing::warn!(left, "an instance is left behind");
+            let events = &self.ctx.events;
+            events
+                .warn(self.proxy, "Delete", conditions::REASON_ABANDONED, left)
+                .await;
         }
         let others = self.proxy.finalizers().iter();
         let others: Vec<_> = others
@@ -249,6 +278,37 @@ impl Acting<'_> {
             },
             Err(error) => Err(Error::Write(error)),
         }
+    }
+}
+
+/// Whether a refusal says something about creates, and not about the account as a whole.
+fn tells_of_creates(class: Class) -> bool {
+    match class {
+        Class::Quota | Class::Invalid | Class::Conflict | Class::Forbidden | Class::Transient => {
+            true
+        },
+        Class::NotFound | Class::AlreadyExists | Class::RateLimited | Class::Unauthenticated => {
+            false
+        },
+    }
+}
+
+/// What may be left at the provider of an object that goes without its instance.
+fn left_behind(ctx: &Ctx, proxy: &Proxy) -> String {
+    let provider = proxy.spec.provider.as_deref().unwrap_or_default();
+    let uid = proxy.uid().unwrap_or_default();
+    let name = naming::instance_name(&ctx.settings.name_prefix, &uid);
+    let status = proxy.status.as_ref();
+    match status.and_then(|status| status.provider_id.as_deref()) {
+        Some(id) => format!(
+            "deletionPolicy is Abandon: instance {id} (name {name}) is left at provider {provider} \
+             and costs money until you delete it there"
+        ),
+        None => format!(
+            "deletionPolicy is Abandon: if an instance named {name} (tag {}={uid}) exists at \
+             provider {provider}, it is left there",
+            names::TAG_PROXY_UID
+        ),
     }
 }
 

@@ -5,7 +5,9 @@
 //! action table and `status` the only place that decides what status says.
 
 mod act;
+mod budget;
 mod drain;
+mod fleet;
 mod hash;
 mod leases;
 mod memory;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crawl_api::conditions;
+use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::{Proxy, ProxyStatus};
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -29,6 +32,8 @@ use runtime_kit::{Class, Classify, Clock};
 use tracing::Instrument;
 
 use self::act::{Acted, Effect};
+use self::fleet::Fleets;
+pub use self::fleet::withheld_members;
 pub use self::leases::LeaseApi;
 use self::memory::Memory;
 use self::observe::Observation;
@@ -66,7 +71,7 @@ pub struct Settings {
 /// What a pass needs.
 pub struct Ctx {
     client: Client,
-    proxies: Store<Proxy>,
+    fleets: Fleets,
     providers: Providers,
     health: Engine,
     leases: LeaseApi,
@@ -123,6 +128,7 @@ impl Ctx {
     pub fn new(
         client: Client,
         proxies: Store<Proxy>,
+        pools: Store<ProxyPool>,
         providers: Providers,
         health: Engine,
         leases: LeaseApi,
@@ -132,7 +138,7 @@ impl Ctx {
     ) -> Self {
         Self {
             client,
-            proxies,
+            fleets: Fleets::new(proxies, pools),
             providers,
             health,
             leases,
@@ -306,10 +312,10 @@ fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> 
     let polls = &ctx.settings.polls;
     let delay = match action {
         Action::Create | Action::Record | Action::AwaitRunning => polls.provisioning,
-        Action::Drain | Action::Delete(_) | Action::AwaitGone => polls.deletion,
+        Action::Drain(_) | Action::Delete(_) | Action::AwaitGone => polls.deletion,
         Action::Serve if proxy.spec.drain => polls.deletion,
         Action::Serve if !proxy.is_managed() => return Next::await_change(),
-        Action::Serve => polls.drift,
+        Action::Serve | Action::Withhold => wait_withheld(observation, polls.drift),
         // Why: each of these is followed by the next row, and its own write wakes the controller;
         // the delay covers a write that changed nothing.
         Action::AddFinalizer
@@ -330,6 +336,13 @@ fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> 
         },
     };
     Next::requeue(delay)
+}
+
+/// When what is withheld is looked at again.
+fn wait_withheld(observation: &Observation, poll: Duration) -> Duration {
+    let told = observation.withheld.as_ref();
+    told.and_then(|withheld| withheld.wait)
+        .map_or(poll, |wait| wait.min(poll))
 }
 
 async fn write_status(

@@ -12,10 +12,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 use runtime_kit::{Class, Classify};
 
+use super::budget::Withheld;
 use super::drain::{self, Drain, LeaseView};
+use super::fleet::Request;
 use super::hash::{self, Drift};
 use super::naming;
-use super::plan::{Identity, Lacking, Leases, Life, Sight, Situation, Standing};
+use super::plan::{Identity, Lacking, Leases, Life, Permit, Sight, Situation, Standing};
 use super::{Ctx, Failure};
 use crate::health::{Credentials, Verdict};
 use crate::providers::{Instance, InstanceRequest, InstanceState, Provider, Tags};
@@ -37,8 +39,8 @@ pub(super) struct Observation {
     pub credentials: Option<Credentials>,
     /// Credentials are to be generated first.
     pub credentials_to_generate: bool,
-    /// Whether an instance that was unhealthy for too long may be replaced now.
-    pub remediation_allowed: bool,
+    /// Why what would be done to the instance is not done.
+    pub withheld: Option<Withheld>,
 }
 
 /// Reads everything.
@@ -60,7 +62,6 @@ pub(super) async fn observe(
     let mut observation = Observation {
         verdict: ctx.health.verdict(&proxy.uid().unwrap_or_default()),
         drain: drain::judge(proxy, &lease_view(ctx, proxy).await, now),
-        remediation_allowed: remediation_allowed(ctx, proxy),
         ..Observation::nothing(standing)
     };
     if !deleting {
@@ -70,13 +71,19 @@ pub(super) async fn observe(
             Found::ToGenerate => observation.credentials_to_generate = true,
         }
     }
-    if let (Standing::Managed, Some(provider)) = (standing, provider) {
+    // Why: an object that leaves its instance behind must be able to go when the provider cannot be
+    // asked, which is what the policy is for.
+    let abandoned = deleting && proxy.spec.deletion_policy == DeletionPolicy::Abandon;
+    if let (Standing::Managed, Some(provider), false) = (standing, provider, abandoned) {
         if !deleting {
             let cloud_init = cloud_init(ctx, proxy).await?;
             let auth = observation.credentials.clone();
             observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
         }
         observation.instance = instance(ctx, proxy, provider.as_ref()).await?;
+        observation.withheld = observation
+            .request(proxy, now)
+            .and_then(|request| ctx.fleets.ask(proxy, request, &*ctx.clock).err());
     }
     Ok(observation)
 }
@@ -103,27 +110,6 @@ fn standing(ctx: &Ctx, proxy: &Proxy, provider_known: bool) -> Standing {
     } else {
         Standing::Managed
     }
-}
-
-/// Why: when many fail at once, the cause is rarely the machines, and replacing them all makes an
-/// outage of it. One at a time always may be replaced, more only up to a fifth of the namespace.
-fn remediation_allowed(ctx: &Ctx, proxy: &Proxy) -> bool {
-    let failed = |proxy: &Proxy| {
-        let healthy = proxy.condition(conditions::HEALTHY);
-        healthy.is_some_and(|condition| condition.status == "False")
-    };
-    if !failed(proxy) {
-        return true;
-    }
-    let namespace = proxy.namespace();
-    let peers = ctx.proxies.state();
-    let peers = peers
-        .iter()
-        .filter(|peer| peer.is_managed() && peer.namespace() == namespace);
-    let (total, failing) = peers.fold((0_usize, 0_usize), |(total, failing), peer| {
-        (total + 1, failing + usize::from(failed(peer)))
-    });
-    failing <= (total / 5).max(1)
 }
 
 async fn lease_view(ctx: &Ctx, proxy: &Proxy) -> LeaseView {
@@ -306,7 +292,7 @@ impl Observation {
             verdict: None,
             credentials: None,
             credentials_to_generate: false,
-            remediation_allowed: false,
+            withheld: None,
         }
     }
 
@@ -315,7 +301,48 @@ impl Observation {
         let Some(wanted) = &self.wanted else {
             return Drift::Unknown;
         };
-        hash::drift(self.stored_hash(proxy).as_deref(), &hash::spec_hash(wanted))
+        let wanted = hash::spec_hash(wanted);
+        match (
+            hash::drift(self.stored_hash(proxy).as_deref(), &wanted),
+            proxy
+                .annotations()
+                .contains_key(names::ANNOTATION_SPEC_HASH),
+        ) {
+            // Why: adopting puts the annotation back that somebody took away.
+            (Drift::Same, false) => Drift::Unknown,
+            (drift, true | false) => drift,
+        }
+    }
+
+    /// What the budgets of the fleet have to be asked for, if anything. What has begun goes on.
+    fn request(&self, proxy: &Proxy, now: Timestamp) -> Option<Request> {
+        let status = proxy.status.as_ref();
+        let identified = status.is_some_and(|status| status.provider_id.is_some());
+        if proxy.metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        if !identified {
+            let due =
+                self.instance.is_none() && has_finalizer(proxy) && !self.credentials_to_generate;
+            return due.then_some(Request::Create);
+        }
+        if replacement_begun(proxy) {
+            return None;
+        }
+        match (self.drift(proxy), self.sight(proxy, now)) {
+            (Drift::Same, Sight::Starting { overdue: true } | Sight::Running { failing: true }) => {
+                Some(Request::Remediate)
+            },
+            (Drift::Changed, Sight::Running { .. }) if proxy.is_healthy() => Some(Request::Replace),
+            (
+                Drift::Same | Drift::Changed | Drift::Unknown,
+                Sight::Missing
+                | Sight::Starting { .. }
+                | Sight::Running { .. }
+                | Sight::Stopping
+                | Sight::Stopped,
+            ) => None,
+        }
     }
 
     /// The hash of what was sent: from the annotation, or from the instance itself when a crash
@@ -355,6 +382,10 @@ impl Observation {
                 Drain::Unmarked | Drain::Waiting(_) | Drain::Unavailable(_) => Leases::MayExist,
             },
             abandon: proxy.spec.deletion_policy == DeletionPolicy::Abandon,
+            permit: match self.withheld {
+                Some(_) => Permit::Withheld,
+                None => Permit::Granted,
+            },
         }
     }
 
@@ -372,12 +403,26 @@ impl Observation {
                 Sight::Starting { overdue }
             },
             (InstanceState::Running, Some(_)) => Sight::Running {
-                failing: self.remediation_allowed && unhealthy_too_long(proxy, now),
+                failing: unhealthy_too_long(proxy, now),
             },
             (InstanceState::Stopping, Some(_) | None) => Sight::Stopping,
             (InstanceState::Stopped, Some(_) | None) => Sight::Stopped,
         }
     }
+}
+
+/// Whether the instance is already being drained or deleted to be replaced.
+fn replacement_begun(proxy: &Proxy) -> bool {
+    proxy
+        .condition(conditions::PROVISIONED)
+        .is_some_and(|condition| {
+            let reasons = [
+                conditions::REASON_REPLACING,
+                conditions::REASON_UNHEALTHY_TIMED_OUT,
+                conditions::REASON_PROVISIONING_TIMED_OUT,
+            ];
+            condition.status == "False" && reasons.contains(&condition.reason.as_str())
+        })
 }
 
 /// The hash in an instance's tags.

@@ -35,7 +35,6 @@ fn observation(state: InstanceState, ip: Option<&str>) -> Observation {
     Observation {
         wanted: Some(request()),
         instance: Some(instance),
-        remediation_allowed: true,
         ..Observation::nothing(Standing::Managed)
     }
 }
@@ -68,31 +67,87 @@ fn an_instance_without_address_starts_and_is_overdue_after_the_timeout() {
 
 #[test]
 fn a_running_instance_fails_after_the_timeout_if_replacing_may_help() {
-    let sight = |proxy: &Proxy, allowed: bool, now| {
+    let sight = |proxy: &Proxy, now| {
         let seen = observation(InstanceState::Running, Some("127.1.1.1"));
-        let seen = Observation {
-            remediation_allowed: allowed,
-            ..seen
-        };
         seen.situation(proxy, at(now)).sight
     };
     let failing = |failing| Sight::Running { failing };
     let mut sick = proxy();
-    assert_eq!(sight(&sick, true, 9_999), failing(false));
+    assert_eq!(sight(&sick, 9_999), failing(false));
     unhealthy_since(&mut sick, 2_000, conditions::REASON_CONNECT_FAILED);
-    assert_eq!(sight(&sick, true, 2_299), failing(false));
-    assert_eq!(sight(&sick, true, 2_300), failing(true));
-    assert_eq!(
-        sight(&sick, false, 2_300),
-        failing(false),
-        "too many fail at once"
-    );
+    assert_eq!(sight(&sick, 2_299), failing(false));
+    assert_eq!(sight(&sick, 2_300), failing(true));
     unhealthy_since(&mut sick, 2_000, conditions::REASON_PROXY_AUTH_FAILED);
     assert_eq!(
-        sight(&sick, true, 9_999),
+        sight(&sick, 9_999),
         failing(false),
         "another machine would refuse too"
     );
+}
+
+/// Created, with the hash of [`request`] or another in the annotation.
+fn made(hash: Option<&str>) -> Proxy {
+    let mut proxy = proxy();
+    proxy.status.as_mut().unwrap().provider_id = Some("mock://a/1".into());
+    let hash = hash.map_or_else(|| hash::spec_hash(&request()), str::to_owned);
+    proxy
+        .annotations_mut()
+        .insert(names::ANNOTATION_SPEC_HASH.into(), hash);
+    proxy
+}
+
+fn state(proxy: &mut Proxy, type_: &'static str, status: bool, reason: &str) {
+    let statement = Statement::new(type_, status, reason, "");
+    let list = &mut proxy.status.as_mut().unwrap().conditions;
+    conditions::set(list, statement, None, at(0));
+}
+
+#[test]
+fn the_budgets_are_asked_once_for_what_is_about_to_begin() {
+    let running = observation(InstanceState::Running, Some("127.1.1.1"));
+    let starting = observation(InstanceState::Provisioning, None);
+    let none = Observation {
+        instance: None,
+        ..running.clone()
+    };
+    let asked = |seen: &Observation, proxy: &Proxy| seen.request(proxy, at(9_999));
+    assert_eq!(asked(&none, &proxy()), Some(Request::Create));
+    assert_eq!(asked(&running, &made(None)), None);
+    assert_eq!(asked(&starting, &made(None)), Some(Request::Remediate));
+
+    let mut sick = made(None);
+    unhealthy_since(&mut sick, 0, conditions::REASON_CONNECT_FAILED);
+    assert_eq!(asked(&running, &sick), Some(Request::Remediate));
+    state(
+        &mut sick,
+        conditions::PROVISIONED,
+        false,
+        conditions::REASON_UNHEALTHY_TIMED_OUT,
+    );
+    assert_eq!(asked(&running, &sick), None, "it has begun");
+
+    let mut changed = made(Some("v1:other"));
+    assert_eq!(
+        asked(&running, &changed),
+        None,
+        "a machine that does not work is replaced at once"
+    );
+    state(
+        &mut changed,
+        conditions::HEALTHY,
+        true,
+        conditions::REASON_PROBE_SUCCEEDED,
+    );
+    assert_eq!(asked(&running, &changed), Some(Request::Replace));
+    state(
+        &mut changed,
+        conditions::PROVISIONED,
+        false,
+        conditions::REASON_REPLACING,
+    );
+    assert_eq!(asked(&running, &changed), None, "it has begun");
+    changed.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert_eq!(asked(&none, &changed), None);
 }
 
 #[test]
@@ -112,7 +167,18 @@ fn the_stored_hash_is_the_annotation_or_else_the_tag_of_the_instance() {
     let hash = hash::spec_hash(&request());
     let tags = &mut seen.instance.as_mut().unwrap().tags;
     tags.insert(names::TAG_SPEC_HASH.into(), hash::to_tag(&hash));
-    assert_eq!(seen.drift(&proxy), Drift::Same);
+    assert_eq!(
+        seen.drift(&proxy),
+        Drift::Unknown,
+        "adopting puts the annotation back"
+    );
+    let tags = &mut seen.instance.as_mut().unwrap().tags;
+    tags.insert(names::TAG_SPEC_HASH.into(), "v1-other".into());
+    assert_eq!(seen.drift(&proxy), Drift::Changed);
+    proxy
+        .annotations_mut()
+        .insert(names::ANNOTATION_SPEC_HASH.into(), hash);
+    assert_eq!(seen.drift(&proxy), Drift::Same, "the annotation counts");
     let annotations = proxy.annotations_mut();
     annotations.insert(names::ANNOTATION_SPEC_HASH.into(), "v1:other".into());
     assert_eq!(seen.drift(&proxy), Drift::Changed);

@@ -52,7 +52,7 @@ pub(super) enum Sight {
     },
     /// It runs and has an address.
     Running {
-        /// Unhealthy for longer than unhealthyTimeoutSeconds, and within the remediation budget.
+        /// Unhealthy for longer than unhealthyTimeoutSeconds.
         failing: bool,
     },
     /// It is on its way out.
@@ -81,6 +81,15 @@ pub(super) enum Leases {
     Gone,
 }
 
+/// Whether the budgets of the fleet let a replacement begin, or an instance be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Permit {
+    /// They do, or were not asked.
+    Granted,
+    /// They do not.
+    Withheld,
+}
+
 /// A Proxy as the action table sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Situation {
@@ -100,6 +109,8 @@ pub(super) struct Situation {
     pub leases: Leases,
     /// `spec.deletionPolicy` is Abandon.
     pub abandon: bool,
+    /// What the budgets say.
+    pub permit: Permit,
 }
 
 /// Why an instance is deleted.
@@ -134,10 +145,12 @@ pub(super) enum Action {
     Record,
     /// Store the wanted hash; replace nothing.
     Adopt,
+    /// Create nothing, though there is no instance.
+    Withhold,
     /// Wait for the instance to run.
     AwaitRunning,
     /// Mark for drain and wait for leases to end.
-    Drain,
+    Drain(Cause),
     /// Delete the instance.
     Delete(Cause),
     /// Wait until the instance is not found.
@@ -168,20 +181,43 @@ pub(super) fn plan(situation: &Situation) -> Action {
         lacking,
         leases,
         abandon,
+        permit,
     } = *situation;
-    match standing {
-        Standing::External => return Action::Serve, // row: External
-        Standing::Paused
-        | Standing::Held
-        | Standing::AwaitingChange
-        | Standing::UnknownProvider => return Action::Rest, // row: not to be acted on
-        Standing::Managed => {},
+    match (standing, life, abandon) {
+        (Standing::External, Live | Deleting, true | false) => return Action::Serve, // row: External
+        (Standing::Paused, Live | Deleting, true | false) => return Action::Rest, // row: not to be acted on
+        (
+            Standing::Managed
+            | Standing::Held
+            | Standing::AwaitingChange
+            | Standing::UnknownProvider,
+            Deleting,
+            true,
+        ) => {
+            return match leases {
+                Leases::MayExist => Action::Drain(Cause::ObjectDeleted),
+                Leases::Gone => Action::RemoveFinalizer,
+            };
+        }, // row: deleting, abandon: whatever the provider says
+        (
+            Standing::Held | Standing::AwaitingChange | Standing::UnknownProvider,
+            Live | Deleting,
+            true | false,
+        ) => return Action::Rest, // row: not to be acted on
+        (Standing::Managed, Live | Deleting, true | false) => {},
     }
+    let replace = |cause| match leases {
+        Leases::MayExist => Action::Drain(cause),
+        Leases::Gone => Action::Delete(cause),
+    };
     match (life, identity, drift, sight) {
-        (Live, None, Same | Changed | Unknown, Missing) => match lacking {
-            Lacking::Finalizer => Action::AddFinalizer,
-            Lacking::Credentials => Action::GenerateCredentials,
-            Lacking::Nothing => Action::Create,
+        (Live, None, Same | Changed | Unknown, Missing) => match (lacking, permit) {
+            (Lacking::Finalizer, Permit::Granted | Permit::Withheld) => Action::AddFinalizer,
+            (Lacking::Credentials, Permit::Granted | Permit::Withheld) => {
+                Action::GenerateCredentials
+            },
+            (Lacking::Nothing, Permit::Granted) => Action::Create,
+            (Lacking::Nothing, Permit::Withheld) => Action::Withhold,
         }, // row: live, no id
         (
             Live,
@@ -193,18 +229,23 @@ pub(super) fn plan(situation: &Situation) -> Action {
             Action::Adopt
         }, // row: live, hash of another version or empty
         (Live, Set, Same, Starting { overdue: false }) => Action::AwaitRunning, // row: live, provisioning
-        (Live, Set, Same, Starting { overdue: true }) => {
-            Action::Delete(Cause::ProvisioningTimedOut)
+        (Live, Set, Same, Starting { overdue: true }) => match permit {
+            Permit::Granted => replace(Cause::ProvisioningTimedOut),
+            Permit::Withheld => Action::AwaitRunning,
         }, // row: live, provisioning, over provisioningTimeout
         (Live, Set, Same, Running { failing: false }) => Action::Serve, // row: live, running
-        (Live, Set, Same, Running { failing: true }) => Action::Delete(Cause::UnhealthyTimedOut), // row: live, running, over unhealthyTimeout
-        (Live, Set, Same, Stopped) => Action::Delete(Cause::Preempted), // row: live, stopped or terminated
-        (Live, Set, Same | Changed, Missing) => Action::Forget,         // row: live, not found
-        (Live, Set, Changed, Starting { .. } | Running { .. } | Stopped) => match leases {
-            Leases::MayExist => Action::Drain,
-            Leases::Gone => Action::Delete(Cause::Replaced),
+        (Live, Set, Same, Running { failing: true }) => match permit {
+            Permit::Granted => replace(Cause::UnhealthyTimedOut),
+            Permit::Withheld => Action::Serve,
+        }, // row: live, running, over unhealthyTimeout
+        (Live, Set, Same | Changed, Stopped) => Action::Delete(Cause::Preempted), // row: live, stopped or terminated
+        (Live, Set, Same | Changed, Missing) => Action::Forget, // row: live, not found
+        (Live, Set, Changed, Starting { .. }) => replace(Cause::Replaced), // row: live, changed
+        (Live, Set, Changed, Running { .. }) => match permit {
+            Permit::Granted => replace(Cause::Replaced),
+            Permit::Withheld => Action::Serve,
         }, // row: live, changed
-        (Live, Set, Same | Changed, Stopping) => Action::AwaitGone,     // row: live, on its way out
+        (Live, Set, Same | Changed, Stopping) => Action::AwaitGone, // row: live, on its way out
         (Deleting, None, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, no id, not found
         (
             Deleting,
@@ -214,12 +255,9 @@ pub(super) fn plan(situation: &Situation) -> Action {
         ) => Action::Record, // row: deleting, no id, found by name
         (Deleting, Set, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, not found
         (Deleting, Set, Same | Changed | Unknown, Stopping) => Action::AwaitGone, // row: deleting, on its way out
-        (Deleting, Set, Same | Changed | Unknown, Starting { .. } | Running { .. } | Stopped) => {
-            match (leases, abandon) {
-                (Leases::MayExist, true | false) => Action::Drain,
-                (Leases::Gone, true) => Action::RemoveFinalizer,
-                (Leases::Gone, false) => Action::Delete(Cause::ObjectDeleted),
-            }
+        (Deleting, Set, Same | Changed | Unknown, Stopped) => Action::Delete(Cause::Preempted), // row: deleting, stopped or terminated
+        (Deleting, Set, Same | Changed | Unknown, Starting { .. } | Running { .. }) => {
+            replace(Cause::ObjectDeleted)
         }, // row: deleting, other
     }
 }

@@ -1,5 +1,7 @@
 //! One test per row of the action table, and properties over all situations.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -15,6 +17,7 @@ fn running() -> Situation {
         lacking: Lacking::Nothing,
         leases: Leases::MayExist,
         abandon: false,
+        permit: Permit::Granted,
     }
 }
 
@@ -65,6 +68,11 @@ fn a_proxy_that_is_paused_held_refused_or_of_an_unknown_provider_is_left_alone()
         Standing::UnknownProvider,
     ] {
         assert_eq!(with(|s| s.standing = standing), Action::Rest);
+        let deleted = with(|s| {
+            s.standing = standing;
+            s.life = Life::Deleting;
+        });
+        assert_eq!(deleted, Action::Rest);
     }
 }
 
@@ -82,6 +90,16 @@ fn without_an_instance_the_finalizer_comes_first_then_credentials_then_the_creat
         unidentified(Sight::Missing, Lacking::Nothing),
         Action::Create
     );
+}
+
+#[test]
+fn a_create_that_the_budgets_withhold_waits() {
+    let action = with(|s| {
+        s.identity = Identity::None;
+        s.sight = Sight::Missing;
+        s.permit = Permit::Withheld;
+    });
+    assert_eq!(action, Action::Withhold);
 }
 
 #[test]
@@ -112,25 +130,61 @@ fn provisioning_is_awaited_until_its_timeout() {
         with(|s| s.sight = Sight::Starting { overdue: false }),
         Action::AwaitRunning
     );
+    let overdue = |leases, permit| {
+        with(|s| {
+            s.sight = Sight::Starting { overdue: true };
+            s.leases = leases;
+            s.permit = permit;
+        })
+    };
     assert_eq!(
-        with(|s| s.sight = Sight::Starting { overdue: true }),
+        overdue(Leases::Gone, Permit::Granted),
         Action::Delete(Cause::ProvisioningTimedOut)
+    );
+    assert_eq!(
+        overdue(Leases::MayExist, Permit::Granted),
+        Action::Drain(Cause::ProvisioningTimedOut)
+    );
+    assert_eq!(
+        overdue(Leases::Gone, Permit::Withheld),
+        Action::AwaitRunning
     );
 }
 
 #[test]
-fn a_running_instance_is_served_until_it_was_unhealthy_for_too_long() {
+fn a_running_instance_is_served_until_it_was_unhealthy_for_too_long_then_drained_and_deleted() {
     assert_eq!(with(|_| ()), Action::Serve);
+    let failing = |leases, permit| {
+        with(|s| {
+            s.sight = Sight::Running { failing: true };
+            s.leases = leases;
+            s.permit = permit;
+        })
+    };
     assert_eq!(
-        with(|s| s.sight = Sight::Running { failing: true }),
+        failing(Leases::MayExist, Permit::Granted),
+        Action::Drain(Cause::UnhealthyTimedOut)
+    );
+    assert_eq!(
+        failing(Leases::Gone, Permit::Granted),
         Action::Delete(Cause::UnhealthyTimedOut)
     );
+    for leases in [Leases::MayExist, Leases::Gone] {
+        assert_eq!(failing(leases, Permit::Withheld), Action::Serve);
+    }
 }
 
 #[test]
 fn a_stopped_instance_is_deleted_without_waiting_for_leases() {
+    for drift in [Drift::Same, Drift::Changed] {
+        let action = with(|s| {
+            s.sight = Sight::Stopped;
+            s.drift = drift;
+        });
+        assert_eq!(action, Action::Delete(Cause::Preempted));
+    }
     assert_eq!(
-        with(|s| s.sight = Sight::Stopped),
+        deleting(Identity::Set, Sight::Stopped, Leases::MayExist),
         Action::Delete(Cause::Preempted)
     );
 }
@@ -160,15 +214,29 @@ fn a_changed_spec_drains_deletes_and_waits_for_not_found() {
         Sight::Starting { overdue: true },
         Sight::Running { failing: false },
         Sight::Running { failing: true },
-        Sight::Stopped,
     ] {
-        assert_eq!(changed(sight, Leases::MayExist), Action::Drain);
+        assert_eq!(
+            changed(sight, Leases::MayExist),
+            Action::Drain(Cause::Replaced)
+        );
         assert_eq!(
             changed(sight, Leases::Gone),
             Action::Delete(Cause::Replaced)
         );
     }
     assert_eq!(changed(Sight::Stopping, Leases::Gone), Action::AwaitGone);
+}
+
+#[test]
+fn a_changed_spec_waits_for_its_turn_while_the_machine_works() {
+    for leases in [Leases::MayExist, Leases::Gone] {
+        let action = with(|s| {
+            s.drift = Drift::Changed;
+            s.leases = leases;
+            s.permit = Permit::Withheld;
+        });
+        assert_eq!(action, Action::Serve);
+    }
 }
 
 #[test]
@@ -191,10 +259,12 @@ fn a_deleted_object_drains_then_deletes_its_instance_then_waits() {
         Sight::Starting { overdue: true },
         Sight::Running { failing: false },
         Sight::Running { failing: true },
-        Sight::Stopped,
     ] {
         let set = Identity::Set;
-        assert_eq!(deleting(set, sight, Leases::MayExist), Action::Drain);
+        assert_eq!(
+            deleting(set, sight, Leases::MayExist),
+            Action::Drain(Cause::ObjectDeleted)
+        );
         assert_eq!(
             deleting(set, sight, Leases::Gone),
             Action::Delete(Cause::ObjectDeleted)
@@ -207,16 +277,36 @@ fn a_deleted_object_drains_then_deletes_its_instance_then_waits() {
 }
 
 #[test]
-fn an_abandoned_instance_is_drained_and_left_running() {
-    let abandoned = |leases| {
-        with(|s| {
-            s.life = Life::Deleting;
-            s.abandon = true;
-            s.leases = leases;
-        })
-    };
-    assert_eq!(abandoned(Leases::MayExist), Action::Drain);
-    assert_eq!(abandoned(Leases::Gone), Action::RemoveFinalizer);
+fn an_abandoned_instance_is_drained_and_left_whatever_its_provider_says() {
+    for standing in [
+        Standing::Managed,
+        Standing::Held,
+        Standing::AwaitingChange,
+        Standing::UnknownProvider,
+    ] {
+        for sight in PRESENT.into_iter().chain([Sight::Missing]) {
+            let abandoned = |leases| {
+                with(|s| {
+                    s.standing = standing;
+                    s.life = Life::Deleting;
+                    s.sight = sight;
+                    s.abandon = true;
+                    s.leases = leases;
+                })
+            };
+            assert_eq!(
+                abandoned(Leases::MayExist),
+                Action::Drain(Cause::ObjectDeleted)
+            );
+            assert_eq!(abandoned(Leases::Gone), Action::RemoveFinalizer);
+        }
+    }
+    let paused = with(|s| {
+        s.standing = Standing::Paused;
+        s.life = Life::Deleting;
+        s.abandon = true;
+    });
+    assert_eq!(paused, Action::Rest, "a deletion waits too");
 }
 
 fn any_situation() -> impl Strategy<Value = Situation> {
@@ -247,19 +337,43 @@ fn any_situation() -> impl Strategy<Value = Situation> {
         ]),
         prop::sample::select(vec![Leases::MayExist, Leases::Gone]),
         any::<bool>(),
+        prop::sample::select(vec![Permit::Granted, Permit::Withheld]),
     )
         .prop_map(
-            |(standing, life, identity, drift, sight, lacking, leases, abandon)| Situation {
-                standing,
-                life,
-                identity,
-                drift,
-                sight,
-                lacking,
-                leases,
-                abandon,
+            |(standing, life, identity, drift, sight, lacking, leases, abandon, permit)| {
+                Situation {
+                    standing,
+                    life,
+                    identity,
+                    drift,
+                    sight,
+                    lacking,
+                    leases,
+                    abandon,
+                    permit,
+                }
             },
         )
+}
+
+#[test]
+fn the_rows_in_the_code_are_those_of_the_documented_table() {
+    let code = include_str!("plan.rs");
+    let page = include_str!("../../docs/architecture.md");
+    let named = |line: &str| {
+        let (_, row) = line.split_once("// row: ")?;
+        Some(row.split(':').next()?.trim().to_owned())
+    };
+    let in_code: BTreeSet<_> = code.lines().filter_map(named).collect();
+    let table = page.split("## Action table of Proxy").nth(1).unwrap();
+    let table = table.split("**Budgets**").next().unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let in_page: BTreeSet<_> = rows
+        .filter_map(|line| line.split('|').nth(1))
+        .map(|row| row.trim().to_owned())
+        .filter(|row| row != "row")
+        .collect();
+    assert_eq!(in_code, in_page);
 }
 
 proptest! {
@@ -277,13 +391,28 @@ proptest! {
             prop_assert_eq!(situation.identity, Identity::None);
             prop_assert_eq!(situation.life, Life::Live);
             prop_assert_eq!(situation.lacking, Lacking::Nothing);
+            prop_assert_eq!(situation.permit, Permit::Granted);
         }
     }
 
     #[test]
-    fn no_voluntary_delete_while_leases_may_exist(situation in any_situation()) {
-        if let Action::Delete(Cause::Replaced | Cause::ObjectDeleted) = plan(&situation) {
-            prop_assert_eq!(situation.leases, Leases::Gone);
+    fn only_a_machine_that_stopped_is_deleted_while_leases_may_exist(
+        situation in any_situation(),
+    ) {
+        if let Action::Delete(_) = plan(&situation) {
+            prop_assert!(situation.leases == Leases::Gone || situation.sight == Sight::Stopped);
+        }
+    }
+
+    #[test]
+    fn nothing_is_replaced_that_the_budgets_withhold(mut situation in any_situation()) {
+        situation.life = Life::Live;
+        situation.permit = Permit::Withheld;
+        if let Action::Delete(cause) | Action::Drain(cause) = plan(&situation) {
+            // Neither a machine that stopped nor one that never ran works.
+            let starts = matches!(situation.sight, Sight::Starting { .. });
+            let allowed = cause == Cause::Preempted || starts && cause == Cause::Replaced;
+            prop_assert!(allowed, "{:?}", situation);
         }
     }
 

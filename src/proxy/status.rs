@@ -4,15 +4,15 @@
 
 use crawl_api::address::Endpoint;
 use crawl_api::conditions::{self as c, Statement};
-use crawl_api::proxy::{Phase, Proxy, ProxyStatus};
+use crawl_api::proxy::{Phase, Proxy, ProxyStatus, Setback};
 use crawl_api::scheme::Scheme;
 use jiff::Timestamp;
 use runtime_kit::Class;
 
 use super::Failure;
 use super::act::Effect;
+use super::budget::{self, Withheld};
 use super::drain::{self, Drain};
-use super::hash::Drift;
 use super::observe::Observation;
 use super::plan::{Action, Cause, Standing};
 use crate::health::Verdict;
@@ -46,6 +46,8 @@ pub(super) fn compute(pass: &Pass<'_>) -> ProxyStatus {
     draft.status.observed_generation = pass.proxy.metadata.generation;
     draft.identity();
     draft.provisioning();
+    draft.setbacks();
+    draft.withheld();
     draft.drain();
     draft.health();
     draft.ready();
@@ -135,9 +137,9 @@ impl Draft<'_> {
                     );
                 }
             },
-            Action::Drain => {
+            Action::Drain(cause) => {
                 if proxy.metadata.deletion_timestamp.is_none() {
-                    let (reason, message) = explain(Cause::Replaced);
+                    let (reason, message) = explain(cause);
                     self.state(Statement::new(c::PROVISIONED, false, reason, message));
                 }
             },
@@ -159,6 +161,12 @@ impl Draft<'_> {
                     self.state(Statement::new(c::PROVISIONED, false, paused, message));
                 }
             },
+            Action::Withhold => {
+                if c::find(&self.status.conditions, c::PROVISIONED).is_none() {
+                    let message = "the instance is requested when the condition Withheld is gone";
+                    self.without_address(c::REASON_PENDING, message);
+                }
+            },
             Action::Adopt | Action::RemoveFinalizer => {},
         }
         if let Some(failure) = failure {
@@ -172,7 +180,7 @@ impl Draft<'_> {
         let Failure {
             class,
             reason,
-            message,
+            message: failed,
             wait: _,
         } = failure;
         let refused = match class {
@@ -184,13 +192,83 @@ impl Draft<'_> {
             | Class::Forbidden
             | Class::Transient => false,
         };
+        // Why: leases are revoked by the reason for which the instance goes, and setbacks counted,
+        // whether or not the provider can carry it out at once.
+        if let Some(cause) = self.ending().filter(|_| !refused) {
+            let (reason, message) = explain(cause);
+            let message = format!("{message}; the provider cannot be asked: {failed}");
+            self.state(Statement::new(c::PROVISIONED, false, reason, message));
+            return;
+        }
         let provisioned = !refused && c::is_true(&self.status.conditions, c::PROVISIONED);
         self.state(Statement::new(
             c::PROVISIONED,
             provisioned,
             reason,
-            message.clone(),
+            failed.clone(),
         ));
+    }
+
+    /// Why the instance is on its way out, if it is.
+    fn ending(&self) -> Option<Cause> {
+        let condition = c::find(&self.status.conditions, c::PROVISIONED)?;
+        CAUSES
+            .into_iter()
+            .find(|cause| condition.status == "False" && explain(*cause).0 == condition.reason)
+    }
+
+    /// The list of instances that were given up.
+    fn setbacks(&mut self) {
+        let Pass { proxy, now, .. } = *self.pass;
+        let Some(cause) = self.ending() else { return };
+        let reason = explain(cause).0;
+        let known = proxy.condition(c::PROVISIONED);
+        if known.is_some_and(|known| known.status == "False" && known.reason == reason) {
+            return;
+        }
+        match cause {
+            Cause::ProvisioningTimedOut | Cause::UnhealthyTimedOut | Cause::Preempted => {},
+            Cause::Replaced | Cause::ObjectDeleted => return,
+        }
+        let mut kept: Vec<_> = budget::recent(&self.status.setbacks, now)
+            .cloned()
+            .collect();
+        kept.drain(..kept.len().saturating_sub(SETBACKS - 1));
+        kept.push(Setback {
+            time: c::api_time(now),
+            reason: reason.into(),
+        });
+        self.status.setbacks = kept;
+    }
+
+    /// The condition Withheld.
+    fn withheld(&mut self) {
+        let Pass {
+            proxy,
+            observation,
+            action,
+            ..
+        } = *self.pass;
+        if observation.standing == Standing::Paused {
+            let message = if proxy.metadata.deletion_timestamp.is_some() {
+                "spec.paused is set: the object and its instance go when it is unset"
+            } else {
+                "spec.paused is set: the instance is left alone until it is unset"
+            };
+            let paused = c::REASON_PAUSED;
+            self.state(Statement::new(c::WITHHELD, true, paused, message));
+            return;
+        }
+        match (&observation.withheld, action) {
+            (Some(withheld), _) => {
+                let Withheld {
+                    reason, message, ..
+                } = withheld;
+                self.state(Statement::new(c::WITHHELD, true, reason, message.as_str()));
+            },
+            (None, Action::Rest) if observation.standing == Standing::Held => {},
+            (None, _) => c::remove(&mut self.status.conditions, c::WITHHELD),
+        }
     }
 
     fn serve_instance(&mut self, instance: &Instance) {
@@ -252,7 +330,22 @@ impl Draft<'_> {
             ..
         } = *self.pass;
         let deleting = proxy.metadata.deletion_timestamp.is_some();
-        let replaced = observation.drift(proxy) == Drift::Changed && observation.instance.is_some();
+        let begun = c::find(&self.status.conditions, c::DRAINED).is_some();
+        let replaced = match action {
+            Action::Drain(_) | Action::Delete(Cause::Replaced) => true,
+            Action::Delete(_) | Action::AwaitGone => begun,
+            Action::Rest
+            | Action::Serve
+            | Action::AddFinalizer
+            | Action::GenerateCredentials
+            | Action::Create
+            | Action::Withhold
+            | Action::Record
+            | Action::Adopt
+            | Action::AwaitRunning
+            | Action::Forget
+            | Action::RemoveFinalizer => false,
+        };
         let undecided = action == Action::Rest;
         let wanted = deleting || proxy.spec.drain || replaced;
         if !wanted && !undecided {
@@ -382,7 +475,10 @@ impl Draft<'_> {
         match action {
             Action::Serve if proxy.spec.drain || deleting => Phase::Draining,
             Action::Serve => self.serving(),
-            Action::AddFinalizer | Action::GenerateCredentials | Action::Forget => {
+            Action::AddFinalizer
+            | Action::GenerateCredentials
+            | Action::Forget
+            | Action::Withhold => {
                 if c::find(&self.status.conditions, c::PROVISIONED)
                     .is_some_and(|condition| condition.reason == c::REASON_REPLACING)
                 {
@@ -393,11 +489,11 @@ impl Draft<'_> {
             },
             Action::Create | Action::Record if deleting => Phase::Deleting,
             Action::Create | Action::Record | Action::AwaitRunning => Phase::Provisioning,
-            Action::Drain if deleting => Phase::Draining,
+            Action::Drain(_) if deleting => Phase::Draining,
             Action::Delete(_) | Action::AwaitGone | Action::RemoveFinalizer if deleting => {
                 Phase::Deleting
             },
-            Action::Drain | Action::Delete(_) | Action::AwaitGone | Action::RemoveFinalizer => {
+            Action::Drain(_) | Action::Delete(_) | Action::AwaitGone | Action::RemoveFinalizer => {
                 Phase::Replacing
             },
             Action::Adopt => self.status.phase,
@@ -443,6 +539,17 @@ impl Draft<'_> {
         }
     }
 }
+
+/// How many setbacks are kept at most: more than fit into an hour with their back-off.
+const SETBACKS: usize = 8;
+
+const CAUSES: [Cause; 5] = [
+    Cause::ProvisioningTimedOut,
+    Cause::UnhealthyTimedOut,
+    Cause::Preempted,
+    Cause::Replaced,
+    Cause::ObjectDeleted,
+];
 
 fn explain(cause: Cause) -> (&'static str, &'static str) {
     match cause {

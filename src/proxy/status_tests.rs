@@ -2,7 +2,7 @@
 
 use crawl_api::address::Endpoint;
 use crawl_api::conditions as c;
-use crawl_api::proxy::{Phase, Proxy, ProxySpec, ProxyStatus};
+use crawl_api::proxy::{Phase, Proxy, ProxySpec, ProxyStatus, Setback};
 use crawl_api::scheme::Scheme;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,6 +10,7 @@ use runtime_kit::Class;
 
 use super::Failure;
 use super::act::Effect;
+use super::budget::Withheld;
 use super::drain::Drain;
 use super::observe::Observation;
 use super::plan::{Action, Cause, Standing};
@@ -284,7 +285,7 @@ fn a_deletion_drains_with_the_address_kept_then_deletes_with_it_cleared() {
         drain: Drain::Waiting("1 leases".into()),
         ..seen(Some(true))
     };
-    let status = after(&proxy, &waiting, Action::Drain);
+    let status = after(&proxy, &waiting, Action::Drain(Cause::Replaced));
     assert_eq!(told(&status, c::DRAINED), ("False", "Draining"));
     assert_eq!(status.drain_mark.as_deref(), Some("77"));
     assert!(status.endpoint.is_some());
@@ -382,4 +383,149 @@ fn a_proxy_that_is_paused_from_the_start_says_so_and_says_nothing_new_later() {
     proxy.spec.paused = true;
     let status = after(&proxy, &paused, Action::Rest);
     assert!(c::is_true(&status.conditions, c::PROVISIONED));
+}
+
+fn withheld(reason: &'static str) -> Observation {
+    Observation {
+        withheld: Some(Withheld {
+            reason,
+            message: "because".into(),
+            wait: None,
+        }),
+        ..seen(Some(true))
+    }
+}
+
+#[test]
+fn what_is_withheld_is_said_beside_the_other_conditions_and_taken_back() {
+    let mut proxy = ready_proxy();
+    let status = after(
+        &proxy,
+        &withheld(c::REASON_DISRUPTION_BUDGET),
+        Action::Serve,
+    );
+    assert_eq!(told(&status, c::WITHHELD), ("True", "DisruptionBudget"));
+    assert_eq!(told(&status, c::PROVISIONED), ("True", "Created"));
+    assert_eq!(status.phase, Phase::Ready, "it goes on working");
+    proxy.status = Some(status);
+
+    // A pass that asked nobody takes nothing back.
+    let held = Observation::nothing(Standing::Held);
+    let status = after(&proxy, &held, Action::Rest);
+    assert_eq!(told(&status, c::WITHHELD), ("True", "DisruptionBudget"));
+    let status = after(&proxy, &seen(Some(true)), Action::Serve);
+    assert!(c::find(&status.conditions, c::WITHHELD).is_none());
+}
+
+#[test]
+fn a_create_that_is_withheld_keeps_why_there_is_no_instance() {
+    let lost = |proxy: &Proxy| {
+        let none = Observation::nothing(Standing::Managed);
+        with_effect(proxy, &none, Action::Forget, &Effect::Cleared, None)
+    };
+    let mut proxy = ready_proxy();
+    proxy.status = Some(lost(&proxy));
+    let none = Observation {
+        instance: None,
+        ..withheld(c::REASON_MASS_EXTERNAL_DELETION)
+    };
+    let status = after(&proxy, &none, Action::Withhold);
+    assert_eq!(told(&status, c::PROVISIONED), ("False", "InstanceLost"));
+    assert_eq!(told(&status, c::WITHHELD), ("True", "MassExternalDeletion"));
+    assert_eq!(status.phase, Phase::Pending);
+
+    let status = after(&new_proxy(), &none, Action::Withhold);
+    assert_eq!(told(&status, c::PROVISIONED), ("False", "Pending"));
+}
+
+#[test]
+fn a_paused_proxy_always_says_so() {
+    let paused = Observation::nothing(Standing::Paused);
+    let mut proxy = ready_proxy();
+    proxy.spec.paused = true;
+    proxy.status = Some(after(&proxy, &paused, Action::Rest));
+    let status = proxy.status.as_ref().unwrap();
+    assert_eq!(told(status, c::WITHHELD), ("True", "Paused"));
+    assert_eq!(told(status, c::PROVISIONED), ("True", "Created"));
+    proxy.metadata.deletion_timestamp = Some(Time(at(0)));
+    let status = after(&proxy, &paused, Action::Rest);
+    let withheld = c::find(&status.conditions, c::WITHHELD).unwrap();
+    assert!(withheld.message.contains("go when it is unset"));
+}
+
+#[test]
+fn an_unhealthy_instance_that_drains_to_be_replaced_says_why_and_is_counted_once() {
+    let mut proxy = ready_proxy();
+    for action in [
+        Action::Drain(Cause::UnhealthyTimedOut),
+        Action::Drain(Cause::UnhealthyTimedOut),
+        Action::Delete(Cause::UnhealthyTimedOut),
+        Action::AwaitGone,
+    ] {
+        let status = after(&proxy, &seen(Some(false)), action);
+        assert_eq!(
+            told(&status, c::PROVISIONED),
+            ("False", "UnhealthyTimedOut")
+        );
+        assert!(c::find(&status.conditions, c::DRAINED).is_some());
+        assert_eq!(status.phase, Phase::Replacing);
+        assert_eq!(status.setbacks.len(), 1);
+        assert_eq!(status.setbacks[0].reason, "UnhealthyTimedOut");
+        proxy.status = Some(status);
+    }
+    let gone = Observation::nothing(Standing::Managed);
+    let status = with_effect(&proxy, &gone, Action::Forget, &Effect::Cleared, None);
+    assert!(c::find(&status.conditions, c::DRAINED).is_none());
+}
+
+#[test]
+fn it_recovers_while_it_drains_and_is_kept() {
+    let mut proxy = ready_proxy();
+    let drain = Action::Drain(Cause::UnhealthyTimedOut);
+    proxy.status = Some(after(&proxy, &seen(Some(false)), drain));
+    let status = after(&proxy, &seen(Some(true)), Action::Serve);
+    assert!(c::find(&status.conditions, c::DRAINED).is_none());
+    assert_eq!(told(&status, c::PROVISIONED), ("True", "Created"));
+    assert_eq!(status.phase, Phase::Ready);
+}
+
+#[test]
+fn setbacks_older_than_an_hour_go_with_the_next_and_their_number_is_bounded() {
+    let mut proxy = ready_proxy();
+    let setback = |second| Setback {
+        time: Time(at(second)),
+        reason: "Preempted".into(),
+    };
+    let old = (0..30).map(|index| setback(NOW - 3_600 - index));
+    let recent = (0..30).map(|index| setback(NOW - 30 + index));
+    proxy.status.as_mut().unwrap().setbacks = old.chain(recent).collect();
+    let status = after(&proxy, &seen(Some(true)), Action::Delete(Cause::Preempted));
+    assert_eq!(status.setbacks.len(), 8);
+    assert!(
+        status
+            .setbacks
+            .iter()
+            .all(|setback| setback.time.0 > at(NOW - 60))
+    );
+    assert_eq!(status.setbacks[7].time.0, at(NOW));
+}
+
+#[test]
+fn leases_of_a_preempted_instance_are_revoked_also_when_it_cannot_be_deleted() {
+    let down = failed(Class::Transient, c::REASON_PROVIDER_ERROR);
+    let mut proxy = ready_proxy();
+    for action in [Action::Delete(Cause::Preempted), Action::Rest] {
+        let status = with_effect(
+            &proxy,
+            &seen(Some(true)),
+            action,
+            &Effect::Nothing,
+            Some(&down),
+        );
+        assert_eq!(told(&status, c::PROVISIONED), ("False", "Preempted"));
+        let message = &c::find(&status.conditions, c::PROVISIONED).unwrap().message;
+        assert_eq!(message.matches("because").count(), 1, "{message}");
+        assert_eq!(status.setbacks.len(), 1);
+        proxy.status = Some(status);
+    }
 }

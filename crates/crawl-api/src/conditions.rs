@@ -17,6 +17,9 @@ pub const HEALTHY: &str = "Healthy";
 pub const DRAINED: &str = "Drained";
 /// The proxy can be leased: provisioned, healthy and not draining. Of a pool: all members are.
 pub const READY: &str = "Ready";
+/// Present only while something that would be done to the instance is withheld; the reason says by
+/// which rule, the message until when or what to do.
+pub const WITHHELD: &str = "Withheld";
 
 // === Reasons of Provisioned ===
 
@@ -118,6 +121,25 @@ pub const REASON_NO_LEASE_API: &str = "NoLeaseAPI";
 /// Of the event when a proxy is not drained any more.
 pub const REASON_DRAIN_ENDED: &str = "DrainEnded";
 
+// === Reasons of Withheld ===
+// Also Paused, from above.
+
+/// A replacement of an instance that works waits until enough others are available.
+pub const REASON_DISRUPTION_BUDGET: &str = "DisruptionBudget";
+/// So many proxies fail at once that their machines are hardly the cause: none is replaced.
+pub const REASON_REMEDIATION_PAUSED: &str = "RemediationPaused";
+/// Replacing this instance did not help before; the next attempt waits longer.
+pub const REASON_REMEDIATION_BACKOFF: &str = "RemediationBackoff";
+/// Many instances went away without our doing: none is created again until somebody resumes.
+pub const REASON_MASS_EXTERNAL_DELETION: &str = "MassExternalDeletion";
+/// The pool's limits.createsPerHour is used up.
+pub const REASON_CREATE_LIMIT: &str = "CreateLimit";
+/// Several instances in a row could not be created; attempts are spaced out.
+pub const REASON_CREATES_FAILING: &str = "CreatesFailing";
+
+/// Of the event when an object goes and its instance is left behind on request.
+pub const REASON_ABANDONED: &str = "Abandoned";
+
 // === Reasons of Ready ===
 
 /// Provisioned, healthy and not draining.
@@ -139,6 +161,8 @@ pub const REASON_MEMBER_WRITE_FAILED: &str = "MemberWriteFailed";
 pub const REASON_MEMBERS_CREATED: &str = "MembersCreated";
 /// Of the event when a pool has deleted members.
 pub const REASON_MEMBERS_DELETED: &str = "MembersDeleted";
+/// Of the event when a pool's placement has no capacity and others are used for a while.
+pub const REASON_PLACEMENT_EXHAUSTED: &str = "PlacementExhausted";
 
 /// The condition of a type, if the list has it.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {

@@ -33,3 +33,8 @@ pub const TAG_NAME: &str = "crawl-name";
 /// [`ANNOTATION_SPEC_HASH`] with a dash for the colon. A crash between the create and the
 /// annotation loses nothing.
 pub const TAG_SPEC_HASH: &str = "crawl-spec-hash";
+
+/// Annotation of a ProxyPool or Proxy: the RFC 3339 time up to which instances that went away
+/// without the operator's doing are taken note of. Creation goes on that `MassExternalDeletion`
+/// had stopped. `kubectl px resume` sets it; anything that is no time counts as not set.
+pub const ANNOTATION_RESUME: &str = "crawl.example.com/resume";

@@ -99,6 +99,40 @@ pub struct ProxyPoolSpec {
     #[serde(default = "default_max_leases_per_target")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_leases_per_target: i32,
+    /// Where members run, in order of preference: a new member goes to the first placement that is
+    /// not paused and has capacity. Empty: where the template says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub placements: Vec<PoolPlacement>,
+    /// What the pool may not exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<PoolLimits>,
+}
+
+/// A place for members. It overrides zone and spot of the template's placement.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolPlacement {
+    /// The provider's zone or location; left out: as the template says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub zone: Option<String>,
+    /// Whether the provider may take instances back at any time, at a lower price.
+    #[serde(default)]
+    pub spot: bool,
+    /// No new members here; those that exist stay.
+    #[serde(default)]
+    pub paused: bool,
+}
+
+/// What a pool may not exceed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolLimits {
+    /// How many instances are created within an hour at most, replacements included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub creates_per_hour: Option<u32>,
 }
 
 fn default_replicas() -> i32 {
@@ -221,6 +255,8 @@ mod tests {
                 allowed_namespaces: allowed,
                 lease_policy: LeasePolicy::default(),
                 max_leases_per_target: 1,
+                placements: Vec::new(),
+                limits: None,
             },
         );
         pool.metadata.namespace = Some("fleet".into());

@@ -20,7 +20,7 @@ pub use self::parts::{
     Auth, CloudInit, Exit, ExitMode, ExitSession, Placement, SecretKeyRef, SecretRef,
 };
 pub use self::questions::NotAccepting;
-pub use self::status::{Phase, ProxyStatus};
+pub use self::status::{Phase, ProxyStatus, Setback};
 use crate::address::Endpoint;
 
 /// Who runs the proxy.

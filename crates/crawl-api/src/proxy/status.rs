@@ -70,6 +70,16 @@ impl Phase {
     }
 }
 
+/// An instance that was given up.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Setback {
+    /// When.
+    pub time: Time,
+    /// ProvisioningTimedOut, UnhealthyTimedOut or Preempted.
+    pub reason: String,
+}
+
 /// What a proxy is.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -110,7 +120,11 @@ pub struct ProxyStatus {
     /// while draining; the instance is kept until the lease API has seen that state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_mark: Option<String>,
-    /// Provisioned, Healthy, Ready, and Drained while draining.
+    /// The instances that were given up of late because they failed or were taken back, the newest
+    /// last. Entries older than an hour count for nothing and are dropped with the next one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub setbacks: Vec<Setback>,
+    /// Provisioned, Healthy, Ready; Drained while draining, Withheld while something is withheld.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
