@@ -56,7 +56,7 @@ impl<T: Object> Collection<T> {
     /// The kind `T`, which is the hub of further versions: stored as `T`, served in all of them, and
     /// readable when it was stored in one of them.
     ///
-    /// ```ignore
+    /// ```text
     /// Collection::<v1::Lease>::with_versions(&cache, clock, |versions| versions.add::<v1beta1::Lease>())?
     /// ```
     ///
