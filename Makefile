@@ -22,7 +22,7 @@ demo-stop: ## Stop what make demo left running
 .PHONY: test
 test: control-plane ## Set up what the tests need and run all of them
 	@$(STEP) "Build binaries that the tests start" cargo build $(CARGO_FLAGS) --workspace --bins
-	@$(STEP) "Run all tests" cargo test $(CARGO_FLAGS) --workspace
+	@$(STEP) "Run all tests" cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
 
 .PHONY: control-plane
 control-plane: ## Build etcd, kube-apiserver and the other control plane binaries, once
