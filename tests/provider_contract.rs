@@ -1,6 +1,13 @@
 //! What every provider promises, run against each of them: the mock against its cloud, the real
 //! ones against fakes of their clouds, through the operator's own configuration.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::large_futures,
+    reason = "a test fails by panicking, and its stack has room"
+)]
+
 #[path = "provider_contract/fake_gce.rs"]
 mod fake_gce;
 #[path = "provider_contract/gcp.rs"]
@@ -42,6 +49,7 @@ macro_rules! contracts {
                 a_list_has_what_carries_all_tags_over_every_zone,
                 a_quota_that_shows_in_the_operation_is_read_and_the_next_create_is_a_new_one,
                 a_stockout_that_shows_in_the_operation_is_read,
+                a_create_that_is_refused_for_quota_names_the_zone,
                 an_operation_that_went_well_or_is_unknown_has_no_error,
                 every_kind_of_failure_has_its_class_and_keeps_its_cause,
                 an_account_that_asks_for_rest_gets_it,

@@ -48,6 +48,18 @@ pub enum Account {
     Gcp(Box<GcpAccount>),
 }
 
+// === impl Account ===
+
+impl Account {
+    /// What the cloud limits the rate of calls by: the same for two providers that share it.
+    pub(super) fn limited_as(&self) -> String {
+        match self {
+            Self::Mock(mock) => format!("mock {}", mock.url),
+            Self::Gcp(gcp) => format!("gcp {}", gcp.project),
+        }
+    }
+}
+
 /// The block `mock`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

@@ -43,9 +43,13 @@ pub struct Metered {
     inner: Arc<dyn Provider>,
     requests: Requests,
     clock: Arc<dyn Clock>,
-    /// Monotonic time until which the account asked to be left alone.
-    quiet_until: Mutex<Duration>,
+    rest: Rest,
 }
+
+/// Monotonic time until which an account asked to be left alone; shared by the providers of one
+/// account.
+#[derive(Clone, Debug, Default)]
+pub struct Rest(Arc<Mutex<Duration>>);
 
 // === impl Metered ===
 
@@ -56,13 +60,14 @@ impl Metered {
         inner: Arc<dyn Provider>,
         requests: Requests,
         clock: Arc<dyn Clock>,
+        rest: Rest,
     ) -> Self {
         Self {
             name,
             inner,
             requests,
             clock,
-            quiet_until: Mutex::default(),
+            rest,
         }
     }
 
@@ -71,9 +76,12 @@ impl Metered {
         op: &'static str,
         call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
-        let quiet = self.quiet_until.lock().saturating_sub(self.clock.elapsed());
+        let quiet = self.rest.0.lock().saturating_sub(self.clock.elapsed());
         if !quiet.is_zero() {
-            let message = format!("provider {} asked to be left alone", self.name);
+            let message = format!(
+                "the account of provider {} asked to be left alone",
+                self.name
+            );
             return Err(Error::new(Class::RateLimited, message).retry_after(Some(quiet)));
         }
         let result = tokio::select! {
@@ -96,7 +104,9 @@ impl Metered {
             && error.class() == Class::RateLimited
         {
             let rest = error.wait().unwrap_or(DEFAULT_REST);
-            *self.quiet_until.lock() = self.clock.elapsed() + rest;
+            let until = self.clock.elapsed() + rest;
+            let mut quiet_until = self.rest.0.lock();
+            *quiet_until = until.max(*quiet_until);
         }
         let outcome = error.map_or("ok", |error| label(error.class()));
         self.requests
@@ -208,7 +218,13 @@ mod tests {
         let requests = Requests::register(&registry).unwrap();
         let inner = Arc::new(BusyOnce::default());
         (
-            Metered::new("local".into(), inner, requests, Arc::new(clock.clone())),
+            Metered::new(
+                "local".into(),
+                inner,
+                requests,
+                Arc::new(clock.clone()),
+                Rest::default(),
+            ),
             registry,
         )
     }
@@ -245,6 +261,35 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains(r#"op="list""#), "{text}");
+    }
+
+    #[tokio::test]
+    async fn providers_of_one_account_rest_together() {
+        let clock = SteppedClock::default();
+        let requests = Requests::register(&Registry::new()).unwrap();
+        let rest = Rest::default();
+        let provider = |name: &str, rest: &Rest| {
+            let inner = Arc::new(BusyOnce::default());
+            let clock = Arc::new(clock.clone());
+            Metered::new(name.into(), inner, requests.clone(), clock, rest.clone())
+        };
+        let (first, second) = (provider("a", &rest), provider("b", &rest));
+        let other = provider("c", &Rest::default());
+        first.get("x").await.unwrap_err();
+        assert_eq!(
+            second.check().await.unwrap_err().wait(),
+            Some(Duration::from_secs(7))
+        );
+        other.check().await.unwrap();
+        // A shorter rest does not end a longer one.
+        second.record(
+            "list_zone",
+            Some(&Error::new(Class::RateLimited, "").retry_after(Some(Duration::from_secs(1)))),
+        );
+        assert_eq!(
+            first.check().await.unwrap_err().wait(),
+            Some(Duration::from_secs(7))
+        );
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use crawl_api::names;
 use mock_cloud::client::{self, Client};
 use mock_cloud::model::{self, CreateInstance, ErrorBody, ErrorCode, ListInstances, ProxyAuth};
-use runtime_kit::Class;
+use runtime_kit::{Class, Classify};
 
 use super::config::MockAccount;
 use super::{Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags};
@@ -88,7 +88,7 @@ impl Provider for Mock {
                     Err(Error::new(Class::Conflict, message).caused_by(error))
                 }
             },
-            Err(error) => Err(failed("create", name, error)),
+            Err(error) => Err(exhausted(failed("create", name, error), zone)),
         }
     }
 
@@ -127,14 +127,8 @@ impl Provider for Mock {
         match self.client.operation(operation).await {
             Ok(model::Operation { error, zone, .. }) => {
                 Ok(error.map(|ErrorBody { code, message }| {
-                    let class = class_of(code);
                     let message = format!("the provider could not create it: {message}");
-                    let error = Error::new(class, message);
-                    if class == Class::Quota {
-                        error.exhausted_in(zone)
-                    } else {
-                        error
-                    }
+                    exhausted(Error::new(class_of(code), message), &zone)
                 }))
             },
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(None),
@@ -205,6 +199,15 @@ fn failed(op: &str, what: &str, error: client::Error) -> Error {
         .caused_by(error)
 }
 
+/// Another placement may do when it is for lack of something.
+fn exhausted(error: Error, zone: &str) -> Error {
+    if error.class() == Class::Quota {
+        error.exhausted_in(zone)
+    } else {
+        error
+    }
+}
+
 fn class_of(code: ErrorCode) -> Class {
     match code {
         ErrorCode::NotFound => Class::NotFound,
@@ -220,8 +223,6 @@ fn class_of(code: ErrorCode) -> Class {
 
 #[cfg(test)]
 mod tests {
-    use runtime_kit::Classify;
-
     use super::*;
 
     #[test]

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use runtime_kit::{Classify, Clock};
 
 pub use self::error::Error;
-pub use self::metered::{Metered, Requests};
+pub use self::metered::{Metered, Requests, Rest};
 use crate::health::Credentials;
 
 /// A cloud or vendor account that runs instances.
@@ -196,6 +196,7 @@ impl Providers {
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, BuildError> {
         let mut providers = BTreeMap::new();
+        let mut rests: BTreeMap<String, Rest> = BTreeMap::new();
         for config::Entry { name, account } in &config.providers {
             let inner: Arc<dyn Provider> = match account {
                 config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock)),
@@ -207,7 +208,9 @@ impl Providers {
                     })?)
                 },
             };
-            let metered = Metered::new(name.clone(), inner, requests.clone(), Arc::clone(clock));
+            let rest = rests.entry(account.limited_as()).or_default().clone();
+            let (requests, clock) = (requests.clone(), Arc::clone(clock));
+            let metered = Metered::new(name.clone(), inner, requests, clock, rest);
             let metered: Arc<dyn Provider> = Arc::new(metered);
             providers.insert(name.clone(), metered);
         }

@@ -85,6 +85,7 @@ impl Site for GcpSite {
             Trouble::LostReply => return self.fake.play("lost-reply").await,
             Trouble::QuotaInOperation => return self.fake.play("quota-in-operation").await,
             Trouble::StockoutInOperation => return self.fake.play("stockout").await,
+            Trouble::QuotaAtOnce => return self.fake.play("quota-at-once").await,
             Trouble::CreateHangs => {
                 json!({"faults": [{"op": "create", "times": 1, "fault": {"type": "hang"}}]})
             },

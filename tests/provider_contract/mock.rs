@@ -53,6 +53,10 @@ impl Site for MockSite {
                 let with = FailWith::Stockout;
                 (Op::Create, Fault::FailOperation { with })
             },
+            Trouble::QuotaAtOnce => {
+                let with = FailWith::Quota;
+                (Op::Create, Fault::Fail { with })
+            },
             Trouble::Read(refusal) => {
                 let with = match refusal {
                     Refusal::Invalid => FailWith::Invalid,

@@ -152,7 +152,7 @@ mod tests {
             r#"{{"error": {{"code": {code}, "message": "m",
                 "errors": [{{"message": "m", "domain": "global", "reason": "{reason}"}}]}}}}"#
         );
-        let status = Status::try_from(&body.into()).unwrap();
+        let status = Status::try_from(&bytes::Bytes::from(body)).unwrap();
         ApiError::service_with_http_metadata(status, Some(code), Some(HeaderMap::new()))
     }
 

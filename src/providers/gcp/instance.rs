@@ -95,10 +95,7 @@ pub(super) fn accepted(
     Ok((operation, instance))
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "states to come are waited for, and the time limit ends the wait"
-)]
+/// States to come are waited for, and the time limit ends the wait.
 fn state(status: Option<&Status>) -> InstanceState {
     match status {
         Some(Status::Running) => InstanceState::Running,

@@ -98,7 +98,14 @@ impl Gcp {
             .set_request_id(id)
             .set_body(insert.instance.clone())
             .send();
-        self.request(&what, sent).await
+        let sent = Box::pin(self.request(&what, sent)).await;
+        sent.map_err(|error| {
+            if error.class() == Class::Quota {
+                error.exhausted_in(&insert.zone)
+            } else {
+                error
+            }
+        })
     }
 
     /// Reads an instance by name or number.

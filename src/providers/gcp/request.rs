@@ -1,5 +1,6 @@
 //! Builds the insert request of a machine. Pure: nothing but the account and the request decide.
 
+use data_encoding::HEXLOWER;
 use google_cloud_compute::model::access_config::Type as AccessType;
 use google_cloud_compute::model::metadata::Items;
 use google_cloud_compute::model::network_interface::StackType;
@@ -57,7 +58,7 @@ pub(super) fn build(account: &GcpAccount, request: &InstanceRequest) -> Result<I
         auth: _,
         tags,
     } = request;
-    let zone = placement.zone.as_ref().or(zones.first());
+    let zone = placement.zone.as_ref().or_else(|| zones.first());
     let zone = zone.filter(|zone| zones.contains(zone)).ok_or_else(|| {
         let asked = placement.zone.as_deref().unwrap_or_default();
         let message = format!(
@@ -183,12 +184,14 @@ impl Insert {
         }
         bytes[6] = (bytes[6] & 0x0f) | 0x80;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
-        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (a, rest) = text.split_at(8);
-        let (b, rest) = rest.split_at(4);
-        let (c, rest) = rest.split_at(4);
-        let (d, e) = rest.split_at(4);
-        Ok(format!("{a}-{b}-{c}-{d}-{e}"))
+        let text = HEXLOWER.encode(&bytes);
+        let mut rest = text.as_str();
+        let groups = [8, 4, 4, 4, 12].map(|length| {
+            let (group, after) = rest.split_at(length);
+            rest = after;
+            group
+        });
+        Ok(groups.join("-"))
     }
 }
 
