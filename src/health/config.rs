@@ -8,22 +8,51 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use url::Url;
 
+use super::geo::GeoIp;
 use crate::echo::answer::{Key, KeyError};
 
 /// The flags of the health engine.
-#[derive(Debug, Clone, Default, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Config {
-    /// The echo target (`proxy-operator echo`): what a proxy without health check URLs of its own
-    /// is probed with, and where exit IPs are learnt. Without it they are unknown, and
-    /// healthCheck.expect.exitIP is not checked.
-    #[arg(long, value_name = "URL", requires = "echo_key_file")]
-    pub echo_url: Option<Url>,
+    /// Echo targets (`proxy-operator echo`), separated by commas and taken in turn: what a proxy
+    /// without health check URLs of its own is probed with, and where exit IPs are learnt. Without
+    /// any they are unknown, and healthCheck.expect.exitIP and country are not checked.
+    #[arg(
+        long,
+        value_name = "URL,…",
+        value_delimiter = ',',
+        requires = "echo_key_file"
+    )]
+    pub echo_url: Vec<Url>,
     /// The key that the echo target signs its answers with.
     #[arg(long, value_name = "FILE", requires = "echo_url")]
     pub echo_key_file: Option<PathBuf>,
     /// Certificate authorities that probes trust besides the system's, PEM.
     #[arg(long, value_name = "FILE")]
     pub probe_ca_file: Option<PathBuf>,
+    /// Files in MaxMind's format that tell the country and the autonomous system of exits, separated
+    /// by commas. Read once at start.
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
+    pub geoip_db: Vec<PathBuf>,
+    /// How many probes, and so how many sockets of probes, may be open at once. Proxies that are
+    /// not healthy get at most half of them.
+    #[arg(long, value_name = "NUMBER", default_value_t = MAX_PROBES, value_parser = clap::value_parser!(u16).range(2..))]
+    pub max_concurrent_probes: u16,
+}
+
+/// Leaves room below the usual limit of 1,024 files of a process.
+const MAX_PROBES: u16 = 512;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            echo_url: Vec::new(),
+            echo_key_file: None,
+            probe_ca_file: None,
+            geoip_db: Vec::new(),
+            max_concurrent_probes: MAX_PROBES,
+        }
+    }
 }
 
 /// Why the health engine cannot start.
@@ -61,49 +90,78 @@ pub enum Error {
         #[source]
         source: rustls::Error,
     },
+    /// The GeoIP file cannot be read.
+    #[error("--geoip-db {} is no database in MaxMind's format", path.display())]
+    GeoIp {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<maxminddb::MaxMindDbError>,
+    },
     /// TLS cannot be set up.
     #[error("cannot set up TLS for probes")]
     Tls(#[source] rustls::Error),
 }
 
-/// The echo target as the engine knows it.
+/// The echo targets as the engine knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
-    pub(crate) url: Url,
+    /// At least one.
+    pub(crate) urls: Vec<Url>,
     pub(crate) key: Key,
+}
+
+/// What the files hold that the flags name.
+pub(super) struct Loaded {
+    pub(super) echo: Option<Echo>,
+    pub(super) tls: ClientConfig,
+    pub(super) geoip: Option<GeoIp>,
+    pub(super) max_concurrent_probes: u16,
 }
 
 impl Config {
     /// Reads the files that the flags name.
-    pub(super) fn load(self) -> Result<(Option<Echo>, ClientConfig), Error> {
+    pub(super) fn load(self) -> Result<Loaded, Error> {
         let Self {
             echo_url,
             echo_key_file,
             probe_ca_file,
+            geoip_db,
+            max_concurrent_probes,
         } = self;
-        let echo = load_echo(echo_url, echo_key_file.as_deref())?;
-        Ok((echo, build_tls(probe_ca_file.as_deref())?))
+        let geoip = GeoIp::open(&geoip_db).map_err(|(path, error)| Error::GeoIp {
+            path,
+            source: Box::new(error),
+        })?;
+        Ok(Loaded {
+            echo: load_echo(echo_url, echo_key_file.as_deref())?,
+            tls: build_tls(probe_ca_file.as_deref())?,
+            geoip,
+            max_concurrent_probes,
+        })
     }
 }
 
-fn load_echo(url: Option<Url>, key_file: Option<&Path>) -> Result<Option<Echo>, Error> {
-    match (url, key_file) {
-        (None, None) => Ok(None),
-        (Some(url), Some(file)) => {
-            let plain = matches!(url.scheme(), "http" | "https")
-                && url.has_host()
-                && url.query().is_none()
-                && url.fragment().is_none()
-                && url.username().is_empty()
-                && url.password().is_none();
-            if !plain {
-                return Err(Error::EchoUrl(url));
-            }
-            let key = Key::read(file).map_err(Error::EchoKey)?;
-            Ok(Some(Echo { url, key }))
-        },
-        (Some(_), None) | (None, Some(_)) => Err(Error::EchoIncomplete),
+fn load_echo(urls: Vec<Url>, key_file: Option<&Path>) -> Result<Option<Echo>, Error> {
+    let file = match (urls.is_empty(), key_file) {
+        (true, None) => return Ok(None),
+        (false, Some(file)) => file,
+        (true, Some(_)) | (false, None) => return Err(Error::EchoIncomplete),
+    };
+    for url in &urls {
+        let plain = matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none();
+        if !plain {
+            return Err(Error::EchoUrl(url.clone()));
+        }
     }
+    let key = Key::read(file).map_err(Error::EchoKey)?;
+    Ok(Some(Echo { urls, key }))
 }
 
 fn build_tls(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {

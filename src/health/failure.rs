@@ -35,7 +35,19 @@ pub(crate) enum Failure {
     #[error("the answer is not the target's: {0}")]
     UnexpectedContent(String),
     #[error("the request came out at {seen}, not at {expected}")]
-    UnexpectedExitIp { seen: IpAddr, expected: String },
+    WrongExitIp { seen: IpAddr, expected: String },
+    #[error(
+        "the request came out at {0}, which is the operator's own address: it went past the proxy, \
+         or the proxy is behind the same address; if that is meant, say so in \
+         healthCheck.expect.exitIP"
+    )]
+    ExitIpIsOwn(IpAddr),
+    #[error("the request came out at {exit}, which is in {}, not in {expected}", seen.as_deref().unwrap_or("no known country"))]
+    GeoMismatch {
+        exit: IpAddr,
+        seen: Option<String>,
+        expected: String,
+    },
     #[error("the health check cannot be carried out: {0}")]
     InvalidCheck(String),
 }
@@ -55,14 +67,48 @@ impl Failure {
             Self::TimedOut => reasons::REASON_PROBE_TIMED_OUT,
             Self::UnexpectedStatus(_) => reasons::REASON_UNEXPECTED_STATUS,
             Self::UnexpectedContent(_) => reasons::REASON_UNEXPECTED_CONTENT,
-            Self::UnexpectedExitIp { .. } => reasons::REASON_UNEXPECTED_EXIT_IP,
+            Self::WrongExitIp { .. } => reasons::REASON_WRONG_EXIT_IP,
+            Self::ExitIpIsOwn(_) => reasons::REASON_EXIT_IP_IS_OWN,
+            Self::GeoMismatch { .. } => reasons::REASON_GEO_MISMATCH,
             Self::InvalidCheck(_) => reasons::REASON_INVALID_HEALTH_CHECK,
         }
+    }
+
+    /// Whether the target, or our own network, can be the cause: then a control probe tells.
+    pub(crate) fn may_be_the_targets(&self) -> bool {
+        match self {
+            Self::ConnectionRefused
+            | Self::ConnectTimeout
+            | Self::ConnectAborted(_)
+            | Self::Connect(_)
+            | Self::ProxyTls(_)
+            | Self::TargetUnreachable(_)
+            | Self::TlsIntercepted(_)
+            | Self::Tls(_)
+            | Self::TimedOut
+            | Self::UnexpectedStatus(_)
+            | Self::UnexpectedContent(_) => true,
+            Self::ProxyAuth
+            | Self::WrongExitIp { .. }
+            | Self::ExitIpIsOwn(_)
+            | Self::GeoMismatch { .. }
+            | Self::InvalidCheck(_) => false,
+        }
+    }
+
+    /// Whether something answered, which shows that traffic flows.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, Self::UnexpectedStatus(_) | Self::UnexpectedContent(_))
+    }
+
+    /// Whether another machine, or more patience, cannot help: only a changed object can.
+    pub(crate) fn is_configured(&self) -> bool {
+        matches!(self, Self::ProxyAuth | Self::InvalidCheck(_))
     }
 }
 
 /// Every value of the label `result` of `proxy_operator_probes_total`.
-pub(crate) const RESULTS: [&str; 14] = [
+pub(crate) const RESULTS: [&str; 16] = [
     reasons::REASON_PROBE_SUCCEEDED,
     reasons::REASON_CONNECTION_REFUSED,
     reasons::REASON_CONNECT_TIMEOUT,
@@ -75,6 +121,8 @@ pub(crate) const RESULTS: [&str; 14] = [
     reasons::REASON_PROBE_TIMED_OUT,
     reasons::REASON_UNEXPECTED_STATUS,
     reasons::REASON_UNEXPECTED_CONTENT,
-    reasons::REASON_UNEXPECTED_EXIT_IP,
+    reasons::REASON_WRONG_EXIT_IP,
+    reasons::REASON_EXIT_IP_IS_OWN,
+    reasons::REASON_GEO_MISMATCH,
     reasons::REASON_INVALID_HEALTH_CHECK,
 ];

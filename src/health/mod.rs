@@ -6,7 +6,10 @@
 //! writes nothing to Kubernetes and reads nothing from it.
 
 mod config;
+mod control;
 mod failure;
+mod geo;
+mod lanes;
 mod metrics;
 mod probe;
 mod standing;
@@ -21,7 +24,10 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crawl_api::conditions::REASON_PROBE_SUCCEEDED;
+use crawl_api::conditions::{
+    REASON_CONTROL_PROBE_FAILED, REASON_PROBE_SUCCEEDED, REASON_PROXY_AUTH_FAILED,
+    REASON_VENDOR_FAILING,
+};
 use crawl_api::proxy::Proxy;
 use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
@@ -32,17 +38,28 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use self::config::Loaded;
 pub use self::config::{Config, Error};
+use self::control::{Blame, Control};
 use self::failure::Failure;
+pub use self::geo::Location;
+use self::lanes::Lanes;
 use self::metrics::{Labels, Metrics};
-use self::probe::{Learnt, Prober};
-use self::standing::{Moment, Standing, Success, Thresholds};
-pub use self::target::{Credentials, Target, Verdict};
+use self::probe::{Known, Learnt, Prober};
+use self::standing::{Finding, Moment, Standing, Success, Thresholds};
+pub use self::target::{Credentials, Hold, Target, Verdict};
 use self::watch::Signals;
 
 /// How many changed verdicts may wait for the reconciler. When it is full, a change counts as not
 /// reported and is sent again.
 const TRANSITIONS_BUFFER: usize = 1024;
+/// A verdict that flaps is told at most this often.
+const FLAPPING_PAUSE: Duration = Duration::from_mins(1);
+/// A proxy that refuses its credentials is probed at most this often: asking again changes nothing,
+/// and some lock the account. Other credentials are tried at once.
+const REFUSED_PAUSE: Duration = Duration::from_mins(5);
+/// So many proxies with one Secret, and more than half of them failing, are the vendor's fault.
+const VENDOR_MINIMUM: usize = 3;
 
 /// Proxies whose verdict has changed.
 pub type Transitions = mpsc::Receiver<ObjectRef<Proxy>>;
@@ -56,6 +73,8 @@ pub struct Engine {
 struct Shared {
     clock: Arc<dyn Clock>,
     prober: Prober,
+    control: Control,
+    lanes: Lanes,
     metrics: Metrics,
     entries: Mutex<HashMap<String, Entry>>,
     transitions: mpsc::Sender<ObjectRef<Proxy>>,
@@ -69,6 +88,7 @@ struct Entry {
     standing: Standing,
     /// What the reconciler was told last; lags behind `standing` while its channel is full.
     told: Verdict,
+    told_at: Option<Duration>,
     /// Grows with each change of the target: a probe of an older one counts for nothing.
     revision: u64,
     /// Probes started, to take turns among several URLs.
@@ -105,10 +125,17 @@ impl Engine {
         config: Config,
         buffer: usize,
     ) -> Result<(Self, Transitions), Error> {
-        let (echo, tls) = config.load()?;
-        let prober = Prober::new(tls, echo, Arc::clone(&clock));
+        let Loaded {
+            echo,
+            tls,
+            geoip,
+            max_concurrent_probes,
+        } = config.load()?;
+        let prober = Prober::new(tls, Known { echo, geoip }, Arc::clone(&clock));
         let (transitions, receiver) = mpsc::channel(buffer);
         let shared = Shared {
+            control: Control::new(prober.clone(), Arc::clone(&clock)),
+            lanes: Lanes::new(max_concurrent_probes),
             clock,
             prober,
             metrics: Metrics::register(metrics)?,
@@ -139,6 +166,7 @@ impl Engine {
             };
             let entry = Entry {
                 told: standing.verdict().clone(),
+                told_at: None,
                 standing,
                 revision: 0,
                 turn: 0,
@@ -159,6 +187,9 @@ impl Engine {
         {
             entry.standing.restart();
         } else {
+            // What changes no probe takes effect with the next one.
+            entry.target.secret = target.secret;
+            entry.target.patience = target.patience;
             return;
         }
         entry.target = target;
@@ -244,21 +275,73 @@ impl Shared {
         })
     }
 
-    /// Adds a probe's result, unless its target is gone or has changed meanwhile.
-    fn record(&self, uid: &str, revision: u64, result: Result<Learnt, Failure>, took: Duration) {
+    /// Whether the last verdict that was told is a good one.
+    fn is_healthy(&self, uid: &str) -> bool {
+        let entries = self.entries.lock();
+        entries
+            .get(uid)
+            .is_some_and(|entry| entry.told.healthy == Some(true))
+    }
+
+    /// What a probe's result says of its proxy, and whether the proxy is to be held.
+    async fn weigh(
+        &self,
+        target: &Target,
+        url: &Url,
+        result: Result<Learnt, Failure>,
+        took: Duration,
+    ) -> (Finding, Option<Hold>) {
+        let check = &target.check;
+        let Learnt {
+            exit_ip,
+            location,
+            reason,
+            remark,
+        } = match result {
+            Ok(learnt) => learnt,
+            Err(failure) => {
+                return match self
+                    .control
+                    .blame(&failure, url, check, &target.proxy)
+                    .await
+                {
+                    Blame::Proxy => (Finding::Fails(failure), None),
+                    Blame::Target => (Finding::TargetFails(failure), None),
+                    Blame::Unknown => (Finding::Fails(failure), Some(control_failed(url))),
+                };
+            },
+        };
+        // Somebody who expects the operator's own address knows better.
+        let expected = check.expect.as_ref().is_some_and(|e| e.exit_ip.is_some());
+        if let Some(exit) = exit_ip
+            && !expected
+            && self.control.own_ip(url, check).await == Some(exit)
+        {
+            return (Finding::Fails(Failure::ExitIpIsOwn(exit)), None);
+        }
+        let success = Success {
+            latency: took,
+            exit_ip,
+            location,
+            reason,
+            remark,
+        };
+        (Finding::Works(success), None)
+    }
+
+    /// Adds what a probe found, unless its target is gone or has changed meanwhile.
+    fn record(&self, uid: &str, revision: u64, finding: &Finding, hold: Option<Hold>) {
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(uid).filter(|e| e.revision == revision) else {
             return;
         };
         let of = labels(&entry.target);
-        let result = result.map(|Learnt { exit_ip, remark }| Success {
-            latency: took,
-            exit_ip,
-            remark,
-        });
-        match &result {
-            Ok(_) => self.metrics.ended(of, REASON_PROBE_SUCCEEDED, Some(took)),
-            Err(failure) => {
+        match finding {
+            Finding::Works(success) => {
+                self.metrics
+                    .ended(of, REASON_PROBE_SUCCEEDED, Some(success.latency));
+            },
+            Finding::Fails(failure) | Finding::TargetFails(failure) => {
                 tracing::debug!(proxy = %entry.target.proxy, uid, reason = failure.reason(), %failure, "probe failed");
                 self.metrics.ended(of, failure.reason(), None);
             },
@@ -267,16 +350,50 @@ impl Shared {
         let thresholds = Thresholds {
             failures: check.failure_threshold,
             successes: check.success_threshold,
+            patience: entry.target.patience,
         };
         let at = Moment {
             wall: self.clock.now(),
             elapsed: self.clock.elapsed(),
         };
-        if entry.standing.record(&result, thresholds, at) {
+        let changed = entry.standing.record(finding, thresholds, at);
+        let unhealthy = entry.standing.verdict().healthy == Some(false);
+        let group = (
+            entry.target.proxy.namespace.clone(),
+            entry.target.secret.clone(),
+        );
+        let hold = match (hold, group) {
+            (None, (namespace, Some(secret))) if unhealthy => {
+                vendor_failing(&entries, namespace.as_deref(), &secret)
+            },
+            (hold, _) => hold,
+        };
+        let Some(entry) = entries.get_mut(uid) else {
+            return;
+        };
+        if entry.standing.hold(hold) || changed {
             let Verdict {
-                healthy, reason, ..
+                healthy,
+                reason,
+                hold,
+                ..
             } = entry.standing.verdict();
-            tracing::info!(proxy = %entry.target.proxy, uid, ?healthy, reason, "verdict changed");
+            let hold = hold.as_ref().map(|hold| hold.reason.as_str());
+            tracing::info!(proxy = %entry.target.proxy, uid, ?healthy, reason, hold, "verdict changed");
+        }
+    }
+
+    /// How long after a probe was due the next one is.
+    fn pause(&self, uid: &str, finding: &Finding) -> Option<Duration> {
+        let entries = self.entries.lock();
+        let entry = entries.get(uid)?;
+        let interval = entry.target.check.interval();
+        if *finding == Finding::Fails(Failure::ProxyAuth)
+            && entry.standing.verdict().reason == REASON_PROXY_AUTH_FAILED
+        {
+            Some(interval.max(REFUSED_PAUSE))
+        } else {
+            Some(interval)
         }
     }
 
@@ -287,8 +404,14 @@ impl Shared {
         let Some(entry) = entries.get_mut(uid) else {
             return true;
         };
-        if entry.told == *entry.standing.verdict() {
+        let verdict = entry.standing.verdict();
+        if entry.told == *verdict {
             return true;
+        }
+        let now = self.clock.elapsed();
+        let pause = |told: Duration| now.saturating_sub(told) < FLAPPING_PAUSE;
+        if (verdict.flapping || entry.told.flapping) && entry.told_at.is_some_and(pause) {
+            return false;
         }
         let told = self
             .transitions
@@ -296,9 +419,45 @@ impl Shared {
             .is_ok();
         if told {
             entry.told = entry.standing.verdict().clone();
+            entry.told_at = Some(now);
         }
         told
     }
+}
+
+fn control_failed(url: &Url) -> Hold {
+    Hold {
+        reason: REASON_CONTROL_PROBE_FAILED.into(),
+        message: format!(
+            "{url} cannot be reached without the proxy either: look at that target and at the \
+             operator's own network"
+        ),
+    }
+}
+
+/// Whether most of the proxies that use a Secret fail. Why no numbers in the message: it would
+/// change with every one of them.
+fn vendor_failing(
+    entries: &HashMap<String, Entry>,
+    namespace: Option<&str>,
+    secret: &str,
+) -> Option<Hold> {
+    let (mut all, mut failing) = (0, 0);
+    for entry in entries.values() {
+        if entry.target.secret.as_deref() == Some(secret)
+            && entry.target.proxy.namespace.as_deref() == namespace
+        {
+            all += 1;
+            failing += usize::from(entry.standing.verdict().healthy == Some(false));
+        }
+    }
+    (all >= VENDOR_MINIMUM && failing * 2 > all).then(|| Hold {
+        reason: REASON_VENDOR_FAILING.into(),
+        message: format!(
+            "more than half of the proxies that use Secret {secret} fail: look at the account and \
+             the vendor before the proxies"
+        ),
+    })
 }
 
 fn labels(target: &Target) -> Labels<'_> {

@@ -2,14 +2,16 @@
 //!
 //! Pure; the engine ([`super`]) gives it results and times, and reports what it says has changed.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crawl_api::conditions::{REASON_PROBE_PENDING, REASON_PROBE_SUCCEEDED};
-use jiff::Timestamp;
+use crawl_api::conditions::{REASON_PROBE_NEVER_SUCCEEDED, REASON_PROBE_PENDING};
+use jiff::{SignedDuration, Timestamp};
 
 use super::failure::Failure;
-use super::target::Verdict;
+use super::geo::Location;
+use super::target::{Hold, Verdict};
 
 /// A latency that moved by less than this, or by less than half, is not told.
 const LATENCY_STEP: Duration = Duration::from_millis(20);
@@ -17,6 +19,11 @@ const LATENCY_STEP: Duration = Duration::from_millis(20);
 const LATENCY_PAUSE: Duration = Duration::from_mins(1);
 /// One probe moves the average by one part in this many.
 const LATENCY_WEIGHT: u32 = 4;
+/// A decision stays at least this long, however small the thresholds are.
+const MIN_DWELL: Duration = Duration::from_secs(5);
+/// More changes than this within [`FLAP_WINDOW`] are flapping.
+const FLAPS: usize = 5;
+const FLAP_WINDOW: Duration = Duration::from_mins(10);
 
 /// What is said of a proxy before its first verdict.
 pub(crate) const UNDECIDED: &str = "no probe has decided yet";
@@ -28,15 +35,32 @@ pub(crate) struct Success {
     pub(crate) latency: Duration,
     /// The address it came out at, when the target told.
     pub(crate) exit_ip: Option<IpAddr>,
+    /// Where that is, as far as known.
+    pub(crate) location: Location,
+    /// The reason of the Healthy condition.
+    pub(crate) reason: &'static str,
     /// What was asked, and what a person should know although it succeeded.
     pub(crate) remark: String,
 }
 
-/// The thresholds of a health check.
+/// What one probe says of its proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// It works.
+    Works(Success),
+    /// It does not.
+    Fails(Failure),
+    /// Nothing: the target fails by itself, in this way.
+    TargetFails(Failure),
+}
+
+/// What a finding has to reach before it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
     pub(crate) failures: u32,
     pub(crate) successes: u32,
+    /// How long a proxy may go without a first success until that is said.
+    pub(crate) patience: Duration,
 }
 
 /// When a probe ended, on both clocks.
@@ -58,6 +82,13 @@ pub(crate) struct Standing {
     message_is_old: bool,
     average: Option<Duration>,
     latency_told: Option<Duration>,
+    /// The cause of the newest decision against the proxy.
+    cause: Option<&'static str>,
+    /// Since when no probe has succeeded, for one that never did.
+    waiting_since: Timestamp,
+    decided: Option<Duration>,
+    /// When the proxy went from healthy to unhealthy or back, within the window.
+    changes: VecDeque<Duration>,
 }
 
 impl Standing {
@@ -67,10 +98,8 @@ impl Standing {
             healthy: None,
             reason: REASON_PROBE_PENDING.into(),
             message: UNDECIDED.into(),
-            exit_ip: None,
-            latency: None,
             since,
-            last_probe: None,
+            ..Verdict::default()
         })
     }
 
@@ -78,6 +107,10 @@ impl Standing {
     pub(crate) fn seeded(verdict: Verdict) -> Self {
         Self {
             average: verdict.latency,
+            waiting_since: verdict.since,
+            cause: None,
+            decided: None,
+            changes: VecDeque::new(),
             verdict,
             successes: 0,
             failures: 0,
@@ -101,20 +134,48 @@ impl Standing {
     }
 
     /// Adds a probe. Returns whether the verdict changed.
-    pub(crate) fn record(
-        &mut self,
-        result: &Result<Success, Failure>,
-        thresholds: Thresholds,
-        at: Moment,
-    ) -> bool {
-        let changed = match result {
-            Ok(success) => self.succeeded(success, thresholds.successes, at),
-            Err(failure) => self.failed(failure, thresholds.failures, at),
+    pub(crate) fn record(&mut self, finding: &Finding, thresholds: Thresholds, at: Moment) -> bool {
+        let was_flapping = self.verdict.flapping;
+        let changed = match finding {
+            Finding::Works(success) => self.succeeded(success, thresholds.successes, at),
+            Finding::Fails(failure) => self.failed(failure, thresholds, at),
+            Finding::TargetFails(failure) => {
+                let message = format!("{UNDECIDED}: the probe's target itself fails: {failure}");
+                self.tell_undecided(message)
+            },
         };
+        let within = |change: &Duration| at.elapsed.saturating_sub(*change) < FLAP_WINDOW;
+        self.changes.retain(within);
+        self.verdict.flapping = self.changes.len() > FLAPS;
+        let changed = changed || self.verdict.flapping != was_flapping;
         if changed {
             self.verdict.last_probe = Some(at.wall);
         }
         changed
+    }
+
+    /// Says why the failure is hardly the proxy's own, or that it is. Only an unhealthy proxy has
+    /// a hold. Returns whether the verdict changed.
+    pub(crate) fn hold(&mut self, hold: Option<Hold>) -> bool {
+        let hold = hold.filter(|_| self.verdict.healthy == Some(false));
+        let changed = self.verdict.hold != hold;
+        self.verdict.hold = hold;
+        changed
+    }
+
+    /// Whether a decision has stood long enough to be overturned.
+    fn may_decide(&self, at: Moment) -> bool {
+        self.decided
+            .is_none_or(|decided| at.elapsed.saturating_sub(decided) >= MIN_DWELL)
+    }
+
+    fn decide(&mut self, healthy: bool, at: Moment) {
+        if self.verdict.healthy.is_some() {
+            self.changes.push_back(at.elapsed);
+        }
+        self.decided = Some(at.elapsed);
+        self.verdict.healthy = Some(healthy);
+        self.verdict.since = at.wall;
     }
 
     fn succeeded(&mut self, success: &Success, threshold: u32, at: Moment) -> bool {
@@ -124,41 +185,46 @@ impl Standing {
         let Success {
             latency,
             exit_ip,
+            location,
+            reason,
             remark,
         } = success;
         let exit_ip = exit_ip.map(|ip| ip.to_string());
         let message_is_old = std::mem::take(&mut self.message_is_old);
         if self.verdict.healthy != Some(true) {
-            if self.successes < threshold {
+            if self.successes < threshold || !self.may_decide(at) {
                 return false;
             }
+            self.decide(true, at);
             self.average = Some(*latency);
             self.latency_told = Some(at.elapsed);
-            let exit_ip = exit_ip.or_else(|| self.verdict.exit_ip.take());
-            self.verdict = Verdict {
-                healthy: Some(true),
-                reason: REASON_PROBE_SUCCEEDED.into(),
-                message: remark.clone(),
-                exit_ip,
-                latency: Some(*latency),
-                since: at.wall,
-                last_probe: Some(at.wall),
-            };
+            if exit_ip.is_some() {
+                self.verdict.exit_ip = exit_ip;
+                self.verdict.location.clone_from(location);
+            }
+            self.verdict.reason = (*reason).into();
+            self.verdict.message.clone_from(remark);
+            self.verdict.latency = Some(*latency);
+            self.verdict.hold = None;
             return true;
         }
         let average = self.average.map_or(*latency, |average| {
             (average * (LATENCY_WEIGHT - 1) + *latency) / LATENCY_WEIGHT
         });
         self.average = Some(average);
-        let mut changed = message_is_old && self.verdict.message != *remark;
-        if changed {
-            self.verdict.message.clone_from(remark);
-        }
+        let mut changed =
+            message_is_old && (self.verdict.message != *remark || self.verdict.reason != *reason);
         // Several targets take turns: only one that tells an address says anything about it.
-        if exit_ip.is_some() && exit_ip != self.verdict.exit_ip {
+        if exit_ip.is_some()
+            && (exit_ip != self.verdict.exit_ip || *location != self.verdict.location)
+        {
             self.verdict.exit_ip = exit_ip;
-            self.verdict.message.clone_from(remark);
+            self.verdict.location.clone_from(location);
             changed = true;
+        }
+        if changed {
+            self.verdict.reason = (*reason).into();
+            self.verdict.message.clone_from(remark);
         }
         if self.is_latency_worth_telling(average, at.elapsed) {
             self.verdict.latency = Some(average);
@@ -178,7 +244,8 @@ impl Standing {
         paused && average.abs_diff(told) > LATENCY_STEP.max(told / 2)
     }
 
-    fn failed(&mut self, failure: &Failure, threshold: u32, at: Moment) -> bool {
+    fn failed(&mut self, failure: &Failure, thresholds: Thresholds, at: Moment) -> bool {
+        let threshold = thresholds.failures;
         self.successes = 0;
         self.failures = self.failures.saturating_add(1);
         let reason = failure.reason();
@@ -187,28 +254,48 @@ impl Standing {
             Some(_) | None => 1,
         };
         self.streak = Some((reason, in_a_row));
+        let (told_reason, message) = if self.has_run_out_of(thresholds.patience, failure, at) {
+            let text = format!(
+                "no probe has succeeded in {} seconds; the last one failed with {reason}: {failure}",
+                thresholds.patience.as_secs()
+            );
+            (REASON_PROBE_NEVER_SUCCEEDED, text)
+        } else {
+            (reason, failure.to_string())
+        };
         if self.verdict.healthy == Some(false) {
+            let told = self.verdict.reason == told_reason
+                && self.cause.is_none_or(|cause| cause == reason);
             // A cause that comes and goes is not worth a write each time.
-            if self.verdict.reason == reason || in_a_row < threshold {
+            if told || in_a_row < threshold {
                 return false;
             }
-        } else if self.failures < threshold {
-            return in_a_row == 1 && self.tell_undecided(failure);
+        } else if self.failures < threshold || !self.may_decide(at) {
+            let message = format!("{UNDECIDED}; the last one failed: {failure}");
+            return in_a_row == 1 && self.tell_undecided(message);
         } else {
-            self.verdict.healthy = Some(false);
-            self.verdict.since = at.wall;
+            self.decide(false, at);
         }
-        self.verdict.reason = reason.into();
-        self.verdict.message = failure.to_string();
+        self.cause = Some(reason);
+        self.verdict.reason = told_reason.into();
+        self.verdict.message = message;
         true
     }
 
-    /// Lets the message of an undecided proxy name the failure; false when nothing is new.
-    fn tell_undecided(&mut self, failure: &Failure) -> bool {
+    /// Whether the proxy has never worked, for too long. A measured latency is the trace of a
+    /// success, also in a verdict that was taken over.
+    fn has_run_out_of(&self, patience: Duration, failure: &Failure, at: Moment) -> bool {
+        let waited = at.wall.duration_since(self.waiting_since);
+        self.verdict.latency.is_none()
+            && !failure.is_configured()
+            && SignedDuration::try_from(patience).is_ok_and(|patience| waited >= patience)
+    }
+
+    /// Changes the message of an undecided proxy; false when nothing is new.
+    fn tell_undecided(&mut self, message: String) -> bool {
         if self.verdict.healthy.is_some() {
             return false;
         }
-        let message = format!("{UNDECIDED}; the last one failed: {failure}");
         let new = self.verdict.message != message;
         self.verdict.message = message;
         new
@@ -216,197 +303,5 @@ impl Standing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const THREE_ONE: Thresholds = Thresholds {
-        failures: 3,
-        successes: 1,
-    };
-    const TWO_TWO: Thresholds = Thresholds {
-        failures: 2,
-        successes: 2,
-    };
-
-    fn at(seconds: i64) -> Moment {
-        Moment {
-            wall: Timestamp::from_second(seconds).unwrap(),
-            elapsed: Duration::from_secs(u64::try_from(seconds).unwrap()),
-        }
-    }
-
-    fn ok(milliseconds: u64) -> Success {
-        Success {
-            latency: Duration::from_millis(milliseconds),
-            exit_ip: None,
-            remark: String::new(),
-        }
-    }
-
-    fn exit(ip: &str) -> Success {
-        Success {
-            exit_ip: Some(ip.parse().unwrap()),
-            ..ok(10)
-        }
-    }
-
-    /// Plays one result a second. `+` a success, `r` refused, `a` 407; returns what is told: `H`
-    /// for healthy, `R` and `A` for unhealthy by reason, `?` for undecided, `.` for nothing.
-    fn play(standing: &mut Standing, thresholds: Thresholds, results: &str) -> String {
-        let mut told = String::new();
-        for (second, result) in (0..).zip(results.chars()) {
-            let result = match result {
-                '+' => Ok(ok(10)),
-                'r' => Err(Failure::ConnectionRefused),
-                'a' => Err(Failure::ProxyAuth),
-                other => panic!("{other}"),
-            };
-            let changed = standing.record(&result, thresholds, at(second));
-            let verdict = standing.verdict();
-            told.push(match (changed, verdict.healthy, verdict.reason.as_str()) {
-                (false, ..) => '.',
-                (true, None, "ProbePending") => '?',
-                (true, Some(true), _) => 'H',
-                (true, Some(false), "ConnectionRefused") => 'R',
-                (true, Some(false), "ProxyAuthFailed") => 'A',
-                other => panic!("{other:?}"),
-            });
-        }
-        told
-    }
-
-    #[test]
-    fn thresholds_decide_when_a_verdict_changes() {
-        let unknown = || Standing::unknown(Timestamp::UNIX_EPOCH);
-        for (thresholds, results, told) in [
-            // One success is enough by default; further ones are not told.
-            (THREE_ONE, "++++", "H..."),
-            // Three failures in a row, not two.
-            (THREE_ONE, "+rr+rr+rrr", "H........R"),
-            // An unknown proxy needs as many; meanwhile the first failure of a cause is told.
-            (THREE_ONE, "ra+", "??H"),
-            (THREE_ONE, "rrr", "?.R"),
-            (THREE_ONE, "rr+", "?.H"),
-            // Up again at once.
-            (THREE_ONE, "rrr+", "?.RH"),
-            // Flapping never reaches the threshold.
-            (THREE_ONE, "+r+r+r+r+", "H........"),
-            (TWO_TWO, "+r+r+r+r", ".?......"),
-            (TWO_TWO, "++r+rr+r++", ".H...R...H"),
-            // While it is down, another cause counts when it stays.
-            (THREE_ONE, "rrraara", "?.R...."),
-            (THREE_ONE, "rrraaa", "?.R..A"),
-            (THREE_ONE, "rrraaaarrr", "?.R..A...R"),
-            // Mixed causes are failures in a row all the same; the last one is named.
-            (THREE_ONE, "rra", "?.A"),
-        ] {
-            assert_eq!(play(&mut unknown(), thresholds, results), told, "{results}");
-        }
-    }
-
-    #[test]
-    fn a_seed_stays_until_the_thresholds_are_met_anew() {
-        let mut healthy = Standing::unknown(Timestamp::UNIX_EPOCH);
-        play(&mut healthy, THREE_ONE, "+");
-        let mut seeded = Standing::seeded(healthy.verdict().clone());
-        assert_eq!(play(&mut seeded, THREE_ONE, "rr+rrr"), ".....R");
-    }
-
-    #[test]
-    fn restarting_counts_from_zero_and_keeps_the_verdict() {
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        assert_eq!(play(&mut standing, THREE_ONE, "+rr"), "H..");
-        standing.restart();
-        assert_eq!(standing.verdict().healthy, Some(true));
-        assert_eq!(play(&mut standing, THREE_ONE, "rrr"), "..R");
-    }
-
-    #[test]
-    fn an_undecided_proxy_says_how_its_last_probe_failed() {
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        assert_eq!(play(&mut standing, THREE_ONE, "r"), "?");
-        assert_eq!(
-            standing.verdict().message,
-            "no probe has decided yet; the last one failed: nothing listens on the proxy's port"
-        );
-        assert_eq!(standing.verdict().healthy, None);
-    }
-
-    #[test]
-    fn after_a_change_of_what_is_probed_the_message_follows_once() {
-        let of = |url: &str| {
-            Ok(Success {
-                remark: url.into(),
-                ..ok(10)
-            })
-        };
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        assert!(standing.record(&of("a"), THREE_ONE, at(0)));
-        assert!(!standing.record(&of("b"), THREE_ONE, at(1)), "its turn");
-        standing.restart();
-        assert!(standing.record(&of("b"), THREE_ONE, at(2)));
-        assert_eq!(standing.verdict().message, "b");
-        assert!(!standing.record(&of("a"), THREE_ONE, at(3)));
-    }
-
-    #[test]
-    fn the_time_of_a_change_is_that_of_the_deciding_probe() {
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        play(&mut standing, THREE_ONE, "++rrrr");
-        let verdict = standing.verdict();
-        assert_eq!(verdict.since, at(4).wall);
-        assert_eq!(verdict.last_probe, Some(at(4).wall));
-    }
-
-    #[test]
-    fn an_exit_address_that_moves_is_told_at_once_and_one_that_is_not_seen_is_kept() {
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        assert!(standing.record(&Ok(exit("192.0.2.1")), THREE_ONE, at(0)));
-        assert!(!standing.record(&Ok(exit("192.0.2.1")), THREE_ONE, at(1)));
-        assert!(!standing.record(&Ok(ok(10)), THREE_ONE, at(2)));
-        assert_eq!(standing.verdict().exit_ip.as_deref(), Some("192.0.2.1"));
-        assert!(standing.record(&Ok(exit("192.0.2.2")), THREE_ONE, at(3)));
-        assert_eq!(standing.verdict().exit_ip.as_deref(), Some("192.0.2.2"));
-        assert_eq!(standing.verdict().since, at(0).wall);
-        play(&mut standing, THREE_ONE, "rrr+");
-        assert_eq!(standing.verdict().exit_ip.as_deref(), Some("192.0.2.2"));
-    }
-
-    #[test]
-    fn latency_is_told_when_it_moved_far_and_a_minute_passed() {
-        for (first, then, told) in [
-            // 20 ms is the least step, half the least share.
-            (10, 29, false),
-            (10, 31, true),
-            (100, 149, false),
-            (100, 151, true),
-            (100, 49, true),
-            (100, 51, false),
-            (400, 590, false),
-        ] {
-            let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-            assert!(standing.record(&Ok(ok(first)), THREE_ONE, at(0)));
-            let mut changes = 0;
-            // Long enough for the average to arrive at the new value.
-            for second in 1..40 {
-                changes += u32::from(standing.record(&Ok(ok(then)), THREE_ONE, at(second)));
-            }
-            assert_eq!(changes, 0, "not within a minute: {first} to {then}");
-            assert_eq!(
-                standing.record(&Ok(ok(then)), THREE_ONE, at(61)),
-                told,
-                "{first} to {then}"
-            );
-            assert!(!standing.record(&Ok(ok(then)), THREE_ONE, at(62)));
-        }
-    }
-
-    #[test]
-    fn one_slow_probe_is_not_told() {
-        let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
-        standing.record(&Ok(ok(100)), THREE_ONE, at(0));
-        assert!(!standing.record(&Ok(ok(250)), THREE_ONE, at(100)));
-        assert!(!standing.record(&Ok(ok(100)), THREE_ONE, at(130)));
-        assert_eq!(standing.verdict().latency, Some(Duration::from_millis(100)));
-    }
-}
+#[path = "standing_tests.rs"]
+mod tests;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::standing::Finding;
 use super::{Shared, Todo};
 
 /// A proxy nobody knows anything about is first probed within this time.
@@ -45,10 +46,11 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
                     },
                     () = clock.sleep(wait) => {},
                 }
-                let started = clock.elapsed();
-                if started < due {
+                if clock.elapsed() < due {
                     continue;
                 }
+                let place = shared.lanes.enter(shared.is_healthy(&uid)).await;
+                let started = clock.elapsed();
                 let Some(Todo {
                     target,
                     revision,
@@ -58,15 +60,22 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
                     return;
                 };
                 shared.metrics.started(started.saturating_sub(due));
-                let result = match url {
-                    Ok(url) => shared.prober.probe(&target, &url).await,
-                    Err(failure) => Err(failure),
+                let (finding, hold) = match url {
+                    Ok(url) => {
+                        let result = shared.prober.probe(&target, &url).await;
+                        let took = clock.elapsed().saturating_sub(started);
+                        drop(place);
+                        Box::pin(shared.weigh(&target, &url, result, took)).await
+                    },
+                    Err(failure) => (Finding::Fails(failure), None),
                 };
-                let took = clock.elapsed().saturating_sub(started);
-                shared.record(&uid, revision, result, took);
+                shared.record(&uid, revision, &finding, hold);
+                let Some(pause) = shared.pause(&uid, &finding) else {
+                    return;
+                };
                 // From when it was due, so that a late start does not shift all later ones; but
                 // never two in a hurry to catch up.
-                due = (due + target.check.interval()).max(clock.elapsed());
+                due = (due + pause).max(clock.elapsed());
             }
         })
         .await;

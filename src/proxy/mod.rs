@@ -40,7 +40,7 @@ use self::observe::Observation;
 use self::plan::{Action, Standing};
 use self::status::Pass;
 use crate::events::Events;
-use crate::health::{Engine, Target, Verdict};
+use crate::health::{Engine, Hold, Location, Target, Verdict};
 use crate::post_params;
 use crate::providers::{self, Providers};
 
@@ -394,7 +394,9 @@ fn tell_health(ctx: &Ctx, proxy: &Proxy, observation: &Observation, status: &Pro
         uid,
         proxy: ObjectRef::from_obj(proxy),
         endpoint,
-        credentials: observation.credentials.clone(),
+        credentials,
+        secret: proxy.credentials_secret(),
+        patience: Duration::from_secs(u64::from(proxy.spec.provisioning_timeout_seconds)),
         check: proxy.spec.health_check.clone(),
         seed: seed(status),
     });
@@ -418,5 +420,14 @@ fn seed(status: &ProxyStatus) -> Option<Verdict> {
             .map(Duration::from_millis),
         since: healthy.last_transition_time.0,
         last_probe: status.last_health_check_time.as_ref().map(|time| time.0),
+        location: Location {
+            country: status.country.clone(),
+            asn: status.asn,
+        },
+        flapping: conditions::is_true(&status.conditions, conditions::FLAPPING),
+        hold: conditions::find(&status.conditions, conditions::CORRELATED).map(|held| Hold {
+            reason: held.reason.clone(),
+            message: held.message.clone(),
+        }),
     })
 }

@@ -403,7 +403,9 @@ impl Observation {
                 Sight::Starting { overdue }
             },
             (InstanceState::Running, Some(_)) => Sight::Running {
-                failing: unhealthy_too_long(proxy, now),
+                // Why: what fails is the target, the network or the vendor.
+                failing: unhealthy_too_long(proxy, now)
+                    && self.verdict.as_ref().is_none_or(|v| v.hold.is_none()),
             },
             (InstanceState::Stopping, Some(_) | None) => Sight::Stopping,
             (InstanceState::Stopped, Some(_) | None) => Sight::Stopped,

@@ -15,7 +15,7 @@ use super::budget::{self, Withheld};
 use super::drain::{self, Drain};
 use super::observe::Observation;
 use super::plan::{Action, Cause, Standing};
-use crate::health::Verdict;
+use crate::health::{Hold, Location, Verdict};
 use crate::providers::Instance;
 
 /// Everything that a status is made of.
@@ -382,6 +382,7 @@ impl Draft<'_> {
 
     /// The condition Healthy, and what probes learn.
     fn health(&mut self) {
+        self.held_and_flapping();
         let before = self.pass.proxy.endpoint();
         let statement = if self.status.endpoint.is_none() {
             self.forget_health();
@@ -401,10 +402,15 @@ impl Draft<'_> {
                 reason,
                 message,
                 exit_ip,
+                location: Location { country, asn },
                 latency,
                 since: _,
+                flapping: _,
+                hold: _,
                 last_probe,
             } = verdict;
+            self.status.country.clone_from(country);
+            self.status.asn = *asn;
             self.status.exit_ip.clone_from(exit_ip);
             self.status.latency_milliseconds =
                 latency.map(|latency| i64::try_from(latency.as_millis()).unwrap_or(i64::MAX));
@@ -421,6 +427,35 @@ impl Draft<'_> {
             return; // the engine has not taken over the verdict in status yet
         };
         self.state(statement);
+    }
+
+    /// The conditions Flapping and FailureCorrelated, each there only while it is true.
+    fn held_and_flapping(&mut self) {
+        let has_endpoint = self.status.endpoint.as_ref() == self.pass.proxy.endpoint()
+            && self.status.endpoint.is_some();
+        let Some(verdict) = &self.pass.observation.verdict else {
+            if !has_endpoint {
+                c::remove(&mut self.status.conditions, c::FLAPPING);
+                c::remove(&mut self.status.conditions, c::CORRELATED);
+            }
+            return;
+        };
+        let verdict = Some(verdict).filter(|_| has_endpoint);
+        let flapping = verdict.filter(|verdict| verdict.flapping).map(|_| {
+            let message = "healthy and unhealthy more than five times within ten minutes; changes \
+                           are told at most once a minute";
+            Statement::new(c::FLAPPING, true, c::REASON_FREQUENT_TRANSITIONS, message)
+        });
+        let held = verdict.and_then(|verdict| verdict.hold.as_ref());
+        let held = held.map(|Hold { reason, message }| {
+            Statement::new(c::CORRELATED, true, reason, message.as_str())
+        });
+        for (type_, statement) in [(c::FLAPPING, flapping), (c::CORRELATED, held)] {
+            match statement {
+                Some(statement) => self.state(statement),
+                None => c::remove(&mut self.status.conditions, type_),
+            }
+        }
     }
 
     fn forget_health(&mut self) {

@@ -51,6 +51,7 @@ fn verdict(healthy: bool) -> Verdict {
         latency: Some(std::time::Duration::from_millis(42)),
         since: at(900),
         last_probe: Some(at(990)),
+        ..Verdict::default()
     }
 }
 

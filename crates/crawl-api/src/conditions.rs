@@ -20,6 +20,12 @@ pub const READY: &str = "Ready";
 /// Present only while something that would be done to the instance is withheld; the reason says by
 /// which rule, the message until when or what to do.
 pub const WITHHELD: &str = "Withheld";
+/// Present and True only while the verdict on a proxy changes too often; it is then told at most
+/// once a minute.
+pub const FLAPPING: &str = "Flapping";
+/// Present and True only while a proxy fails for a cause that is hardly its own: it is not leased,
+/// but not replaced either. The reason says what fails instead.
+pub const CORRELATED: &str = "FailureCorrelated";
 
 // === Reasons of Provisioned ===
 
@@ -99,7 +105,14 @@ pub const REASON_UNEXPECTED_STATUS: &str = "UnexpectedStatus";
 /// The answer's body is not what the target sends (a captive portal, for example).
 pub const REASON_UNEXPECTED_CONTENT: &str = "UnexpectedContent";
 /// The request came out at another address than expected.
-pub const REASON_UNEXPECTED_EXIT_IP: &str = "UnexpectedExitIP";
+pub const REASON_WRONG_EXIT_IP: &str = "WrongExitIP";
+/// The request came out in another country than expected.
+pub const REASON_GEO_MISMATCH: &str = "GeoMismatch";
+/// The last probes succeeded, but no echo target is configured that could tell where they came
+/// out; assertions about the exit are skipped.
+pub const REASON_EXIT_IP_UNKNOWN: &str = "ExitIPUnknown";
+/// No probe has succeeded within provisioningTimeoutSeconds; the message has the last cause.
+pub const REASON_PROBE_NEVER_SUCCEEDED: &str = "ProbeNeverSucceeded";
 /// The health check itself cannot be carried out; only a changed spec can help.
 pub const REASON_INVALID_HEALTH_CHECK: &str = "InvalidHealthCheck";
 /// The request came out at our own address: the proxy proxies nothing.
@@ -108,6 +121,19 @@ pub const REASON_EXIT_IP_IS_OWN: &str = "ExitIPIsOwn";
 // === Reasons of Drained ===
 
 /// Waiting until the lease-apiserver grants nothing on this proxy and every lease has ended.
+// === Reasons of Flapping ===
+
+/// More than five changes of the verdict within ten minutes.
+pub const REASON_FREQUENT_TRANSITIONS: &str = "FrequentTransitions";
+
+// === Reasons of FailureCorrelated ===
+
+/// The probe's target cannot be reached without the proxy either: the target or the operator's own
+/// network is to blame.
+pub const REASON_CONTROL_PROBE_FAILED: &str = "ControlProbeFailed";
+/// Most proxies that use one Secret fail: the vendor or the account is to blame.
+pub const REASON_VENDOR_FAILING: &str = "VendorFailing";
+
 pub const REASON_DRAINING: &str = "Draining";
 /// The lease API cannot be asked; drained at the latest when drainTimeoutSeconds are over.
 pub const REASON_LEASE_API_UNAVAILABLE: &str = "LeaseAPIUnavailable";

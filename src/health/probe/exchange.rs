@@ -34,7 +34,10 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
+    /// The first 64 KiB.
     pub(super) body: Bytes,
+    /// There was more.
+    pub(super) truncated: bool,
 }
 
 /// How a request names its target.
@@ -166,18 +169,21 @@ pub(super) async fn get(through: Io, wanted: &Wanted, form: Form<'_>) -> Result<
 async fn read(answer: Response<Incoming>) -> Result<Answer, hyper::Error> {
     let (head, mut body) = answer.into_parts();
     let mut bytes = Vec::new();
+    let mut truncated = false;
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             let room = MAX_BODY - bytes.len();
             bytes.extend(data.iter().take(room));
+            truncated = data.len() > room;
         }
-        if bytes.len() == MAX_BODY {
+        if truncated {
             break;
         }
     }
     Ok(Answer {
         status: head.status,
         body: bytes.into(),
+        truncated,
     })
 }
 
@@ -202,14 +208,24 @@ fn authorise<B>(
     let Some(Credentials { username, password }) = credentials else {
         return Ok(());
     };
+    request
+        .headers_mut()
+        .insert(header::PROXY_AUTHORIZATION, basic(username, password)?);
+    Ok(())
+}
+
+/// Credentials in the Basic scheme (RFC 7617), as UTF-8.
+fn basic(username: &str, password: &str) -> Result<HeaderValue, Failure> {
+    if username.contains(':') {
+        return Err(Failure::InvalidCheck(
+            "the user name has a colon, which HTTP proxies take for its end".into(),
+        ));
+    }
     let token = STANDARD.encode(format!("{username}:{password}"));
     let mut value = HeaderValue::try_from(format!("Basic {token}"))
         .map_err(|_| Failure::InvalidCheck("the credentials do not fit into a header".into()))?;
     value.set_sensitive(true);
-    request
-        .headers_mut()
-        .insert(header::PROXY_AUTHORIZATION, value);
-    Ok(())
+    Ok(value)
 }
 
 fn http_failure(error: &hyper::Error, doing: &'static str) -> Failure {
@@ -217,5 +233,46 @@ fn http_failure(error: &hyper::Error, doing: &'static str) -> Failure {
         Failure::UnexpectedContent("what answers does not speak HTTP".into())
     } else {
         Failure::ConnectAborted(doing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As a server reads RFC 7617: the user name ends at the first colon.
+    fn read(value: &HeaderValue) -> (String, String) {
+        let token = value.to_str().unwrap().strip_prefix("Basic ").unwrap();
+        let text = String::from_utf8(STANDARD.decode(token).unwrap()).unwrap();
+        let (username, password) = text.split_once(':').unwrap();
+        (username.to_owned(), password.to_owned())
+    }
+
+    #[test]
+    fn every_printable_byte_arrives_in_user_name_and_password() {
+        for byte in b'!'..=b'~' {
+            let text = format!("a{}b", char::from(byte));
+            assert_eq!(read(&basic("user", &text).unwrap()).1, text);
+            match basic(&text, "password") {
+                Ok(value) => assert_eq!(read(&value).0, text),
+                Err(refused) => {
+                    assert_eq!((byte, refused.reason()), (b':', "InvalidHealthCheck"));
+                },
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_credentials_in_utf_8_arrive_as_they_are(
+            username in "[^:\\p{Cc}]{1,64}",
+            password in "\\PC{0,64}",
+        ) {
+            let value = basic(&username, &password).unwrap();
+            prop_assert!(value.is_sensitive());
+            prop_assert_eq!(read(&value), (username, password));
+        }
     }
 }

@@ -2,62 +2,75 @@
 
 use std::net::IpAddr;
 
+use aws_lc_rs::digest;
+use crawl_api::conditions::{REASON_EXIT_IP_UNKNOWN, REASON_PROBE_SUCCEEDED};
 use crawl_api::proxy::{Expectations, HealthCheck};
+use data_encoding::HEXLOWER;
 use http::StatusCode;
 use regex::bytes::Regex;
 use url::Url;
 
 use super::exchange::Answer;
-use super::{Learnt, Question};
+use super::{Known, Learnt, Question};
 use crate::echo::answer::Answer as EchoAnswer;
 use crate::health::config::Echo;
 use crate::health::failure::Failure;
+use crate::health::geo::Location;
 
 /// Said of a healthy proxy whose exit nobody can tell.
-const EXIT_UNKNOWN: &str = "the exit IP is unknown, since this target does not tell it: \
-     the operator's --echo-url does";
+const EXIT_UNKNOWN: &str = "the exit IP is unknown and nothing expected of it is checked: give the \
+     operator an echo target with --echo-url";
 
 /// Judges an answer.
 pub(super) fn judge(
     question: &Question,
-    echo: Option<&Echo>,
+    known: &Known,
     check: &HealthCheck,
     url: &Url,
     answer: &Answer,
 ) -> Result<Learnt, Failure> {
+    let Known { echo, geoip } = known;
     if answer.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
         return Err(Failure::ProxyAuth);
     }
     // An assertion that is not made would be worse than none.
-    if check
-        .expect
-        .as_ref()
-        .is_some_and(|expect| expect.country.is_some())
-    {
+    let expect = check.expect.as_ref();
+    if geoip.is_none() && expect.is_some_and(|expect| expect.country.is_some()) {
         return Err(Failure::InvalidCheck(
-            "expect.country needs a GeoIP database, which this operator does not have; remove it, \
-             or use expect.exitIP"
+            "expect.country needs a GeoIP database, which this operator does not have: give it \
+             one with --geoip-db"
                 .into(),
         ));
     }
     match (question, echo) {
         (Question::Echo { nonce }, Some(echo)) => {
             let exit = judge_echo(nonce, echo, answer)?;
-            judge_exit(check.expect.as_ref(), exit)?;
+            let location = geoip.as_ref().map(|geoip| geoip.locate(exit));
+            let location = location.unwrap_or_default();
+            if let Some(expect) = expect {
+                judge_exit(expect, exit, &location)?;
+            }
             Ok(Learnt {
                 exit_ip: Some(exit),
+                location,
+                reason: REASON_PROBE_SUCCEEDED,
                 remark: format!("{}, and came out at {exit}", went_through(url)),
             })
         },
         (Question::Plain | Question::Echo { .. }, _) => {
             judge_plain(check, url, answer)?;
+            let (reason, remark) = match echo {
+                Some(_) => (REASON_PROBE_SUCCEEDED, went_through(url)),
+                None => (
+                    REASON_EXIT_IP_UNKNOWN,
+                    format!("{}; {EXIT_UNKNOWN}", went_through(url)),
+                ),
+            };
             Ok(Learnt {
                 exit_ip: None,
-                remark: if echo.is_some() {
-                    went_through(url)
-                } else {
-                    format!("{}; {EXIT_UNKNOWN}", went_through(url))
-                },
+                location: Location::default(),
+                reason,
+                remark,
             })
         },
     }
@@ -79,8 +92,17 @@ fn judge_echo(nonce: &str, echo: &Echo, answer: &Answer) -> Result<IpAddr, Failu
         .map_err(|forged| Failure::UnexpectedContent(forged.to_string()))
 }
 
-fn judge_exit(expect: Option<&Expectations>, seen: IpAddr) -> Result<(), Failure> {
-    let Some(expected) = expect.and_then(|expect| expect.exit_ip.as_ref()) else {
+fn judge_exit(expect: &Expectations, seen: IpAddr, location: &Location) -> Result<(), Failure> {
+    if let Some(expected) = &expect.country
+        && location.country.as_ref() != Some(expected)
+    {
+        return Err(Failure::GeoMismatch {
+            exit: seen,
+            seen: location.country.clone(),
+            expected: expected.clone(),
+        });
+    }
+    let Some(expected) = &expect.exit_ip else {
         return Ok(());
     };
     let wanted: IpAddr = expected.parse().map_err(|_| {
@@ -89,7 +111,7 @@ fn judge_exit(expect: Option<&Expectations>, seen: IpAddr) -> Result<(), Failure
     if wanted.to_canonical() == seen.to_canonical() {
         Ok(())
     } else {
-        Err(Failure::UnexpectedExitIp {
+        Err(Failure::WrongExitIp {
             seen,
             expected: expected.clone(),
         })
@@ -106,7 +128,22 @@ fn judge_plain(check: &HealthCheck, url: &Url, answer: &Answer) -> Result<(), Fa
             "a page where there should be nothing, as a captive portal sends".into(),
         ));
     }
-    let Some(pattern) = check.expect.as_ref().and_then(|e| e.body_regex.as_ref()) else {
+    match &check.expect {
+        Some(expect) => judge_body(expect, answer),
+        None => Ok(()),
+    }
+}
+
+fn judge_body(expect: &Expectations, answer: &Answer) -> Result<(), Failure> {
+    if let Some(expected) = &expect.body_sha256 {
+        let seen = digest::digest(&digest::SHA256, &answer.body);
+        if answer.truncated || HEXLOWER.encode(seen.as_ref()) != *expected {
+            return Err(Failure::UnexpectedContent(
+                "its body has another SHA-256 than expect.bodySHA256".into(),
+            ));
+        }
+    }
+    let Some(pattern) = &expect.body_regex else {
         return Ok(());
     };
     let regex = Regex::new(pattern).map_err(|_| {
@@ -134,7 +171,7 @@ mod tests {
 
     fn echo() -> Echo {
         Echo {
-            url: Url::parse("https://echo.test/").unwrap(),
+            urls: vec![Url::parse("https://echo.test/").unwrap()],
             key: Key::new(b"a key of enough bytes").unwrap(),
         }
     }
@@ -143,7 +180,12 @@ mod tests {
         Answer {
             status: StatusCode::from_u16(status).unwrap(),
             body: body.to_owned().into(),
+            truncated: false,
         }
+    }
+
+    fn known(echo: Option<Echo>) -> Known {
+        Known { echo, geoip: None }
     }
 
     #[test]
@@ -162,6 +204,20 @@ mod tests {
                 ..Expectations::default()
             }),
             ..HealthCheck::default()
+        };
+        let hashed = HealthCheck {
+            expect: Some(Expectations {
+                // What `printf hello | sha256sum` says.
+                body_sha256: Some(
+                    "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824".into(),
+                ),
+                ..Expectations::default()
+            }),
+            ..HealthCheck::default()
+        };
+        let long = Answer {
+            truncated: true,
+            ..answer(200, "hello")
         };
         let placed = HealthCheck {
             expect: Some(Expectations {
@@ -190,11 +246,19 @@ mod tests {
                 answer(200, "account unpaid"),
                 Err("UnexpectedContent"),
             ),
+            (&hashed, "/", answer(200, "hello"), Ok(())),
+            (
+                &hashed,
+                "/",
+                answer(200, "hello<script>"),
+                Err("UnexpectedContent"),
+            ),
+            (&hashed, "/", long, Err("UnexpectedContent")),
             (&broken, "/", answer(200, ""), Err("InvalidHealthCheck")),
             (&placed, "/", answer(200, ""), Err("InvalidHealthCheck")),
         ] {
             let url = Url::parse(&format!("http://target.test{path}")).unwrap();
-            let judged = judge(&Question::Plain, None, check, &url, &answer);
+            let judged = judge(&Question::Plain, &known(None), check, &url, &answer);
             let judged = judged.map(drop).map_err(|failure| failure.reason());
             assert_eq!(judged, wanted, "{path} {answer:?}");
         }
@@ -203,6 +267,7 @@ mod tests {
     #[test]
     fn an_echo_answer_must_be_signed_for_this_very_request() {
         let echo = echo();
+        let known = known(Some(echo.clone()));
         let question = Question::Echo {
             nonce: NONCE.into(),
         };
@@ -214,9 +279,9 @@ mod tests {
         let ask = |answer: &Answer| {
             judge(
                 &question,
-                Some(&echo),
+                &known,
                 &HealthCheck::default(),
-                &echo.url,
+                &echo.urls[0],
                 answer,
             )
             .map(|learnt| learnt.exit_ip)
@@ -240,10 +305,49 @@ mod tests {
             exit_ip: Some(text.into()),
             ..Expectations::default()
         };
-        let reason = |text: &str| judge_exit(Some(&expect(text)), seen).map_err(|f| f.reason());
+        let judge = |expect: &Expectations, location: &Location| {
+            judge_exit(expect, seen, location).map_err(|failure| failure.reason())
+        };
+        let reason = |text: &str| judge(&expect(text), &Location::default());
         assert_eq!(reason("2001:0db8:0::0007"), Ok(()));
-        assert_eq!(reason("2001:db8::8"), Err("UnexpectedExitIP"));
+        assert_eq!(reason("2001:db8::8"), Err("WrongExitIP"));
         assert_eq!(reason("nowhere"), Err("InvalidHealthCheck"));
-        assert_eq!(judge_exit(None, seen), Ok(()));
+    }
+
+    #[test]
+    fn an_expected_country_must_be_known_to_be_right() {
+        let seen: IpAddr = "192.0.2.7".parse().unwrap();
+        let german = Expectations {
+            country: Some("DE".into()),
+            ..Expectations::default()
+        };
+        let reason = |country: Option<&str>| {
+            let location = Location {
+                country: country.map(str::to_owned),
+                asn: None,
+            };
+            judge_exit(&german, seen, &location).map_err(|failure| failure.reason())
+        };
+        assert_eq!(reason(Some("DE")), Ok(()));
+        assert_eq!(reason(Some("FR")), Err("GeoMismatch"));
+        assert_eq!(reason(None), Err("GeoMismatch"));
+    }
+
+    #[test]
+    fn without_an_echo_target_it_is_said_that_the_exit_is_unknown_and_its_assertions_are_skipped() {
+        let check = HealthCheck {
+            expect: Some(Expectations {
+                exit_ip: Some("192.0.2.7".into()),
+                ..Expectations::default()
+            }),
+            ..HealthCheck::default()
+        };
+        let url = Url::parse("http://target.test/").unwrap();
+        let of = |known: &Known| {
+            let judged = judge(&Question::Plain, known, &check, &url, &answer(200, ""));
+            judged.map(|learnt| learnt.reason)
+        };
+        assert_eq!(of(&known(None)), Ok("ExitIPUnknown"));
+        assert_eq!(of(&known(Some(echo()))), Ok("ProbeSucceeded"));
     }
 }

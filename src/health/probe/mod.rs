@@ -10,25 +10,39 @@ mod transport;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crawl_api::proxy::HealthCheck;
+use crawl_api::proxy::{Expectations, HealthCheck};
 use crawl_api::scheme::Scheme;
 use data_encoding::HEXLOWER;
 use runtime_kit::Clock;
 use rustls::ClientConfig;
 use tokio_rustls::TlsConnector;
-use url::Url;
+use url::{Host, Url};
 
 use super::config::Echo;
 use super::failure::Failure;
+use super::geo::{GeoIp, Location};
 use super::target::{Credentials, Target};
 
 /// Carries out probes. Clones share their settings.
 #[derive(Clone)]
 pub(crate) struct Prober {
     tls: TlsConnector,
-    echo: Option<Arc<Echo>>,
+    known: Arc<Known>,
     clock: Arc<dyn Clock>,
+}
+
+/// What answers are judged with.
+pub(super) struct Known {
+    pub(super) echo: Option<Echo>,
+    pub(super) geoip: Option<GeoIp>,
+}
+
+/// What a target answered to us directly.
+pub(super) struct Direct {
+    question: Question,
+    answer: Result<exchange::Answer, Failure>,
 }
 
 /// What a successful probe learnt.
@@ -36,6 +50,10 @@ pub(crate) struct Prober {
 pub(crate) struct Learnt {
     /// The address the request came out at, when the target told.
     pub(crate) exit_ip: Option<IpAddr>,
+    /// Where that is, as far as known.
+    pub(crate) location: Location,
+    /// The reason of the Healthy condition.
+    pub(crate) reason: &'static str,
     /// What a person should know although it succeeded.
     pub(crate) remark: String,
 }
@@ -50,25 +68,26 @@ enum Question {
 }
 
 impl Prober {
-    pub(super) fn new(mut tls: ClientConfig, echo: Option<Echo>, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(mut tls: ClientConfig, known: Known, clock: Arc<dyn Clock>) -> Self {
         // Why: a resumed session would prove less than a whole handshake does.
         tls.resumption = rustls::client::Resumption::disabled();
         Self {
             tls: TlsConnector::from(Arc::new(tls)),
-            echo: echo.map(Arc::new),
+            known: Arc::new(known),
             clock,
         }
     }
 
-    /// The URLs a proxy is probed with, in turn: its own, or the echo target, or the default. The
-    /// echo target joins its own when only it can tell what `expect.exitIP` asks for.
+    /// The URLs a proxy is probed with, in turn: its own, or the echo targets, or the default. The
+    /// echo targets join its own when only they can tell what is expected of the exit.
     pub(super) fn urls(&self, check: &HealthCheck) -> Result<Vec<Url>, Failure> {
-        let echo = self.echo.as_ref().map(|echo| echo.url.clone());
-        let expects_exit = check.expect.as_ref().is_some_and(|e| e.exit_ip.is_some());
+        let echo = self.known.echo.as_ref().map(|echo| echo.urls.as_slice());
+        let expects = |about: fn(&Expectations) -> bool| check.expect.as_ref().is_some_and(about);
         if !check.has_own_targets()
+            && !expects(Expectations::is_about_body)
             && let Some(echo) = echo
         {
-            return Ok(vec![echo]);
+            return Ok(echo.to_vec());
         }
         let mut urls = Vec::new();
         for text in check.targets() {
@@ -76,13 +95,20 @@ impl Prober {
                 .map_err(|error| Failure::InvalidCheck(format!("{text:?} is no URL: {error}")))?;
             urls.push(url);
         }
-        if let Some(echo) = echo
-            && expects_exit
-            && !urls.contains(&echo)
-        {
-            urls.push(echo);
+        if expects(Expectations::is_about_exit) {
+            for echo in echo.unwrap_or_default() {
+                if !urls.contains(echo) {
+                    urls.push(echo.clone());
+                }
+            }
         }
         Ok(urls)
+    }
+
+    /// Whether a URL is an echo target's.
+    pub(super) fn is_echo(&self, url: &Url) -> bool {
+        let echo = self.known.echo.as_ref();
+        echo.is_some_and(|echo| echo.urls.contains(url))
     }
 
     /// Probes once, within the timeout of the health check.
@@ -96,7 +122,7 @@ impl Prober {
         let question = self.question(url);
         let mut time_is_up = self.clock.sleep(check.timeout());
         let stream = tokio::select! {
-            connected = transport::connect(endpoint) => connected?,
+            connected = transport::connect(&endpoint.host, endpoint.port) => connected?,
             () = &mut time_is_up => return Err(Failure::ConnectTimeout),
         };
         let asking = Box::pin(self.ask(
@@ -111,16 +137,66 @@ impl Prober {
             answered = asking => answered?,
             () = &mut time_is_up => return Err(Failure::TimedOut),
         };
-        judge::judge(&question, self.echo.as_deref(), check, url, &answer)
+        judge::judge(&question, &self.known, check, url, &answer)
+    }
+
+    /// Asks a URL without any proxy.
+    pub(super) async fn ask_directly(&self, url: &Url, timeout: Duration) -> Direct {
+        let question = self.question(url);
+        let answer = tokio::select! {
+            answered = Box::pin(self.fetch(url, &question)) => answered,
+            () = self.clock.sleep(timeout) => Err(Failure::TimedOut),
+        };
+        Direct { question, answer }
+    }
+
+    /// Judges such an answer by what a check asks of the target; what it asks of the exit is not
+    /// about us.
+    pub(super) fn judge_direct(
+        &self,
+        direct: &Direct,
+        url: &Url,
+        check: &HealthCheck,
+    ) -> Result<Learnt, Failure> {
+        let Direct { question, answer } = direct;
+        let mut check = check.clone();
+        if let Some(expect) = &mut check.expect {
+            expect.exit_ip = None;
+            expect.country = None;
+        }
+        judge::judge(
+            question,
+            &self.known,
+            &check,
+            url,
+            answer.as_ref().map_err(Clone::clone)?,
+        )
     }
 
     fn question(&self, url: &Url) -> Question {
-        match &self.echo {
-            Some(echo) if echo.url == *url => Question::Echo {
+        if self.is_echo(url) {
+            Question::Echo {
                 nonce: HEXLOWER.encode(&rand::random::<[u8; 24]>()),
-            },
-            Some(_) | None => Question::Plain,
+            }
+        } else {
+            Question::Plain
         }
+    }
+
+    async fn fetch(&self, url: &Url, question: &Question) -> Result<exchange::Answer, Failure> {
+        let wanted = wanted(url, question)?;
+        let host = match wanted.host() {
+            Host::Domain(name) => name.clone(),
+            Host::Ipv4(ip) => ip.to_string(),
+            Host::Ipv6(ip) => ip.to_string(),
+        };
+        let stream: transport::Io = Box::new(transport::connect(&host, wanted.port()).await?);
+        let stream = if wanted.is_https() {
+            transport::tls_to_target(&self.tls, stream, &wanted).await?
+        } else {
+            stream
+        };
+        exchange::get(stream, &wanted, exchange::Form::Origin).await
     }
 
     async fn ask(
@@ -132,11 +208,7 @@ impl Prober {
         url: &Url,
         question: &Question,
     ) -> Result<exchange::Answer, Failure> {
-        let mut url = url.clone();
-        if let Question::Echo { nonce } = question {
-            url.query_pairs_mut().append_pair("nonce", nonce);
-        }
-        let wanted = exchange::Wanted::new(url)?;
+        let wanted = wanted(url, question)?;
         let proxy: transport::Io = match scheme {
             Scheme::Http | Scheme::Socks5 => Box::new(stream),
             Scheme::Https => {
@@ -163,4 +235,12 @@ impl Prober {
             },
         }
     }
+}
+
+fn wanted(url: &Url, question: &Question) -> Result<exchange::Wanted, Failure> {
+    let mut url = url.clone();
+    if let Question::Echo { nonce } = question {
+        url.query_pairs_mut().append_pair("nonce", nonce);
+    }
+    exchange::Wanted::new(url)
 }

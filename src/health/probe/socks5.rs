@@ -120,3 +120,42 @@ fn aborted() -> Failure {
 fn no_socks() -> Failure {
     Failure::UnexpectedContent("what answers does not speak SOCKS5".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// RFC 1929: each is as long as the byte before it says, and arrives as it is.
+        #[test]
+        fn any_credentials_of_up_to_255_bytes_arrive_as_they_are(
+            username in "\\PC{1,60}",
+            password in "\\PC{1,60}",
+        ) {
+            let credentials = Credentials { username, password };
+            let request = password_request(&credentials).unwrap();
+            let (version, rest) = request.split_first().unwrap();
+            prop_assert_eq!(*version, 1);
+            let mut rest = rest;
+            for text in [&credentials.username, &credentials.password] {
+                let (length, after) = rest.split_first().unwrap();
+                let (field, after) = after.split_at(usize::from(*length));
+                prop_assert_eq!(field, text.as_bytes());
+                rest = after;
+            }
+            prop_assert!(rest.is_empty());
+        }
+    }
+
+    #[test]
+    fn longer_credentials_are_refused_with_the_reason() {
+        let credentials = Credentials {
+            username: "u".into(),
+            password: "p".repeat(256),
+        };
+        let refused = password_request(&credentials).unwrap_err();
+        assert_eq!(refused.reason(), "InvalidHealthCheck");
+    }
+}

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use crawl_api::address::Endpoint;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,19 +17,17 @@ pub(super) type Io = Box<dyn Stream>;
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Connects to the proxy.
-pub(super) async fn connect(endpoint: &Endpoint) -> Result<TcpStream, Failure> {
-    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
-        .await
-        .map_err(|error| {
-            if error.kind() == io::ErrorKind::ConnectionRefused {
-                Failure::ConnectionRefused
-            } else if error.kind() == io::ErrorKind::TimedOut {
-                Failure::ConnectTimeout
-            } else {
-                Failure::Connect(error.to_string())
-            }
-        })?;
+/// Connects to the proxy, or to the target itself. The host is a name or an address.
+pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let stream = TcpStream::connect((host, port)).await.map_err(|error| {
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            Failure::ConnectionRefused
+        } else if error.kind() == io::ErrorKind::TimedOut {
+            Failure::ConnectTimeout
+        } else {
+            Failure::Connect(error.to_string())
+        }
+    })?;
     match stream.set_nodelay(true) {
         Ok(()) => Ok(stream),
         Err(error) => Err(Failure::Connect(error.to_string())),

@@ -1,6 +1,7 @@
 //! The engine against real sockets: proxies of the mock cloud, evil ones of our own, and the echo
 //! target. The engine's clock moves only when a test moves it.
 
+mod control;
 mod engine;
 mod evil;
 mod reasons;
@@ -16,12 +17,13 @@ use kube::runtime::reflector::ObjectRef;
 use mock_cloud::faults::Behaviour;
 use mock_cloud::model::{CreateInstance, InstanceState, Labels, ProxyAuth};
 use prometheus::Registry;
-use runtime_kit::{SteppedClock, SystemClock};
+use runtime_kit::{Clock, SteppedClock, SystemClock};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Url;
 
 use super::{Config, Credentials, Engine, Target, Transitions, Verdict};
+use crate::echo::answer::{Answer, Key};
 use crate::echo::{Args, Echo};
 
 /// Far longer than anything here takes; only a broken test meets it.
@@ -37,7 +39,7 @@ struct World {
     transitions: Transitions,
     targets: usize,
     _stop: DropGuard,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 impl World {
@@ -46,6 +48,11 @@ impl World {
     }
 
     async fn with_buffer(buffer: usize) -> Self {
+        Self::with(buffer, Config::default()).await
+    }
+
+    /// With these settings and the echo target.
+    async fn with(buffer: usize, config: Config) -> Self {
         runtime_kit::tls::install_default_provider();
         let files = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
@@ -62,21 +69,22 @@ impl World {
         let address = echo.address().unwrap();
         tokio::spawn(echo.serve(stop.clone()));
 
-        let config = mock_cloud::Config {
+        let instances = mock_cloud::Config {
             provision_delay: Some(Duration::ZERO),
             delete_delay: Some(Duration::ZERO),
             ..mock_cloud::Config::default()
         };
-        let cloud = mock_cloud::start(config, any, SystemClock::shared())
+        let cloud = mock_cloud::start(instances, any, SystemClock::shared())
             .await
             .unwrap();
 
         let clock = SteppedClock::default();
         let registry = Registry::new();
         let config = Config {
-            echo_url: Some(Url::parse(&format!("https://{address}/")).unwrap()),
+            echo_url: vec![Url::parse(&format!("https://{address}/")).unwrap()],
             echo_key_file: Some(files.path().join("echo.key")),
             probe_ca_file: Some(files.path().join("ca.crt")),
+            ..config
         };
         let (engine, transitions) =
             Engine::with_buffer(Arc::new(clock.clone()), &registry, config, buffer).unwrap();
@@ -90,7 +98,7 @@ impl World {
             transitions,
             targets: 0,
             _stop: stop.drop_guard(),
-            _files: files,
+            files,
         }
     }
 
@@ -142,6 +150,47 @@ impl World {
         until(async || self.probes() > before).await;
     }
 
+    /// A signed answer of the echo target to another request than any probe's.
+    async fn echo_answer(&self) -> String {
+        let key = Key::read(&self.files.path().join("echo.key")).unwrap();
+        let seen = "192.0.2.7".parse().unwrap();
+        let answer = Answer::sign(&key, "0123456789abcdef".into(), seen, self.clock.now());
+        serde_json::to_string(&answer).unwrap()
+    }
+
+    /// The URL of a target without TLS that answers 204.
+    async fn plain_target(&self) -> String {
+        let address = evil::answering("HTTP/1.1 204 No Content\r\n\r\n").await;
+        format!("http://{address}/")
+    }
+
+    /// How far the engine's clock is.
+    fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// How many probes have begun.
+    fn lags(&self) -> u64 {
+        self.lags_within(f64::INFINITY).0
+    }
+
+    /// How many probes have begun, and how many of them at most so many seconds after they were due.
+    fn lags_within(&self, seconds: f64) -> (u64, u64) {
+        let families = self.registry.gather();
+        let lag = families
+            .iter()
+            .find(|family| family.name() == "proxy_operator_probe_lag_seconds")
+            .unwrap();
+        let histogram = lag.get_metric()[0].get_histogram();
+        let within = histogram
+            .get_bucket()
+            .iter()
+            .filter(|bucket| bucket.upper_bound() <= seconds)
+            .map(prometheus::proto::Bucket::cumulative_count)
+            .max();
+        (histogram.get_sample_count(), within.unwrap_or_default())
+    }
+
     /// How many probes have ended.
     fn probes(&self) -> f64 {
         let families = self.registry.gather();
@@ -181,6 +230,8 @@ fn target(uid: &str, endpoint: Endpoint) -> Target {
         proxy: ObjectRef::new(uid).within("crawlers"),
         endpoint,
         credentials: None,
+        secret: None,
+        patience: Duration::from_mins(10),
         check: HealthCheck {
             failure_threshold: 1,
             ..HealthCheck::default()

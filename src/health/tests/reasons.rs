@@ -1,8 +1,10 @@
 //! Each way in which a proxy can be good or bad, and what the verdict says of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use crawl_api::address::Endpoint;
+use crawl_api::proxy::Expectations;
 use crawl_api::scheme::Scheme;
 use mock_cloud::faults::Behaviour;
 use tokio::net::{TcpSocket, TcpStream};
@@ -74,6 +76,48 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
     let redirecting =
         endpoint(evil::answering("HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n").await);
 
+    let page_in_tunnel = endpoint(evil::tunnelling("<html>please log in</html>").await);
+    let closed_tunnel = endpoint(evil::tunnelling("").await);
+    let endless = endpoint(evil::endless().await);
+    let injecting = evil::answering("HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nhello<script>");
+    let injecting = endpoint(injecting.await);
+    let own_exit = evil::honest(None, Ipv4Addr::LOCALHOST.into()).await;
+    let signature = "00".repeat(32);
+    let forging = evil::forging(
+        world.files.path(),
+        format!(
+            r#"{{"nonce":"NONCE","ip":"192.0.2.7","time":"2026-01-01T00:00:00Z","signature":"{signature}"}}"#
+        ),
+    );
+    let forging = endpoint(forging.await);
+    let replaying = evil::forging(world.files.path(), world.echo_answer().await).await;
+    let mut untrusted_tls = endpoint(evil::tls(files.path()).await);
+    untrusted_tls.scheme = Scheme::Https;
+    let socks = |address: SocketAddr| Endpoint {
+        scheme: Scheme::Socks5,
+        ..endpoint(address)
+    };
+    let socks_methods = socks(evil::socks5_answering(&[5, 0xff], &[]).await);
+    let socks_refusing = socks(evil::socks5_answering(&[5, 0], &[5, 2, 0, 1]).await);
+    let not_socks = socks(evil::socks5_answering(b"HTTP/1.1 400 Bad", &[]).await);
+    let mut hashed = target_at(
+        "injecting-hash",
+        injecting.clone(),
+        "http://target.test/a.js",
+    );
+    hashed.check.expect = Some(Expectations {
+        // What `printf hello | sha256sum` says.
+        body_sha256: Some(
+            "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824".into(),
+        ),
+        ..Expectations::default()
+    });
+    let mut matched = target_at("injecting-regex", injecting, "http://target.test/a.js");
+    matched.check.expect = Some(Expectations {
+        body_regex: Some("^hello$".into()),
+        ..Expectations::default()
+    });
+
     let mut wrong_password = target("wrong-password", locked.clone());
     wrong_password.credentials = Some(credentials("wrong"));
     let mut wrong_exit = target("wrong-exit", elsewhere.clone());
@@ -91,7 +135,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
         ),
         (wrong_password, "ProxyAuthFailed"),
         (target("dead", dead), "ConnectionRefused"),
-        (wrong_exit, "UnexpectedExitIP"),
+        (wrong_exit, "WrongExitIP"),
         (broken, "InvalidHealthCheck"),
         (
             target("intercepting", intercepting.clone()),
@@ -109,6 +153,27 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
             target_at("redirecting", redirecting, page),
             "UnexpectedStatus",
         ),
+        (
+            target("page-in-tunnel", page_in_tunnel),
+            "UnexpectedContent",
+        ),
+        (target("closed-tunnel", closed_tunnel), "ConnectAborted"),
+        (target_at("endless", endless, page), "UnexpectedContent"),
+        (hashed, "UnexpectedContent"),
+        (matched, "UnexpectedContent"),
+        (target("own-exit", endpoint(own_exit)), "ExitIPIsOwn"),
+        (target("forging", forging), "UnexpectedContent"),
+        (
+            target("replaying", endpoint(replaying)),
+            "UnexpectedContent",
+        ),
+        (target("untrusted-tls", untrusted_tls), "TLSFailed"),
+        (target("socks-methods", socks_methods), "ProxyAuthFailed"),
+        (
+            target("socks-refusing", socks_refusing),
+            "TargetUnreachable",
+        ),
+        (target("not-socks", not_socks), "UnexpectedContent"),
         (
             target_at("unknown-name", good, "https://no-such-name.invalid/"),
             "TargetUnreachable",
@@ -180,9 +245,69 @@ async fn socks5_endpoints_are_probed_with_their_credentials() {
     let verdict = world.decide(good).await;
     assert_eq!(
         (verdict.healthy, verdict.exit_ip.as_deref()),
-        (Some(true), Some("127.0.0.1"))
+        (Some(true), Some(evil::SOCKS_EXIT.to_string().as_str()))
     );
     let mut bad = target("bad", at);
     bad.credentials = Some(credentials("wrong"));
     assert_eq!(world.decide(bad).await.reason, "ProxyAuthFailed");
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_spoken_to_in_tls_is_healthy_with_a_certificate_that_is_trusted() {
+    let mut world = World::new().await;
+    let mut at = endpoint(evil::tls(world.files.path()).await);
+    at.scheme = Scheme::Https;
+    let verdict = world.decide(target("tls", at)).await;
+    assert_eq!(
+        (verdict.healthy, verdict.exit_ip),
+        (Some(true), Some(evil::SOCKS_EXIT.to_string())),
+        "{}",
+        verdict.message
+    );
+}
+
+#[tokio::test]
+async fn an_endpoint_may_be_an_ipv6_address() {
+    let mut world = World::new().await;
+    let at = evil::honest(Some(evil::SOCKS_EXIT), Ipv6Addr::LOCALHOST.into()).await;
+    let verdict = world.decide(target("v6", endpoint(at))).await;
+    assert_eq!(verdict.healthy, Some(true), "{}", verdict.message);
+}
+
+#[tokio::test]
+async fn the_operators_own_address_is_accepted_by_who_expects_it() {
+    let mut world = World::new().await;
+    let at = endpoint(evil::honest(None, Ipv4Addr::LOCALHOST.into()).await);
+    let mut expected = target("expected", at);
+    expected.check.expect = Some(expecting("127.0.0.1"));
+    assert_eq!(world.decide(expected).await.healthy, Some(true));
+}
+
+/// Case 9: a port that accepts is not a proxy that works.
+#[tokio::test]
+async fn a_connection_that_is_accepted_is_never_enough() {
+    let mut world = World::new().await;
+    let at = endpoint(evil::answering("").await);
+    let verdict = world.decide(target("accepts", at)).await;
+    assert_eq!(
+        (verdict.healthy, verdict.reason.as_str()),
+        (Some(false), "ConnectAborted")
+    );
+}
+
+/// Case 11: both ways of asking carry the credentials.
+#[tokio::test]
+async fn credentials_are_sent_with_connect_and_with_a_plain_request() {
+    let mut world = World::new().await;
+    let at = world
+        .instance("locked", Some(auth("p@ss:w/rd%")), Behaviour::Normal)
+        .await;
+    let page = world.plain_target().await;
+    for (uid, url) in [("tunnel", None), ("plain", Some(page))] {
+        let mut target = target(uid, at.clone());
+        target.credentials = Some(credentials("p@ss:w/rd%"));
+        target.check.probes = url.into_iter().collect();
+        let verdict = world.decide(target).await;
+        assert_eq!(verdict.healthy, Some(true), "{uid}: {}", verdict.message);
+    }
 }

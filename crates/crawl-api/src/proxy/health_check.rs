@@ -64,7 +64,8 @@ pub struct Expectations {
     #[serde(rename = "exitIP", default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 45))]
     pub exit_ip: Option<String>,
-    /// The country of the exit, as an ISO 3166 code of two capital letters.
+    /// The country of the exit, as an ISO 3166 code of two capital letters. Needs the operator's
+    /// GeoIP database besides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 2), regex(pattern = "^[A-Z]{2}$"))]
     pub country: Option<String>,
@@ -72,6 +73,29 @@ pub struct Expectations {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub body_regex: Option<String>,
+    /// The SHA-256 of the whole body, in lower-case hexadecimal. A body longer than 64 KiB never
+    /// matches.
+    #[serde(
+        rename = "bodySHA256",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(length(min = 64, max = 64), regex(pattern = "^[0-9a-f]{64}$"))]
+    pub body_sha256: Option<String>,
+}
+
+// === impl Expectations ===
+
+impl Expectations {
+    /// Whether anything is asked of the body, which only a URL of one's own can answer.
+    pub fn is_about_body(&self) -> bool {
+        self.body_regex.is_some() || self.body_sha256.is_some()
+    }
+
+    /// Whether anything is asked of the exit, which only the echo target can tell.
+    pub fn is_about_exit(&self) -> bool {
+        self.exit_ip.is_some() || self.country.is_some()
+    }
 }
 
 fn default_probe_url() -> String {
