@@ -134,7 +134,9 @@ pub enum Error {
     /// A transaction exceeds the limits that hold on every backend.
     #[error("transaction refused: {0}")]
     Limit(String),
-    /// The medium is full; deletes still work.
+    /// The medium is full; deletes still work. On etcd the one transaction that meets the limit may have
+    /// been committed all the same: it is checked before and after it is applied, and refused either way
+    /// (etcd, `server/etcdserver/apply`, `quotaApplierV3.Txn`).
     #[error("the store is out of space; delete objects or enlarge its volume")]
     NoSpace,
     /// The data cannot be read as what this version writes.

@@ -168,6 +168,7 @@ async fn a_member_that_lags_or_has_lost_its_cluster_gives_nothing_that_is_old() 
     };
     let writer = EtcdStore::connect(majority).await.unwrap();
     let lagging = EtcdStore::connect(one(2)).await.unwrap();
+    // An attempt that was given up may land later, so what is read is this revision or a later one.
     let write = async |value: &str| loop {
         // A leader that is stopped is missed for a moment.
         match writer.txn(Vec::new(), vec![put("a", value)]).await {
@@ -189,14 +190,14 @@ async fn a_member_that_lags_or_has_lost_its_cluster_gives_nothing_that_is_old() 
                 // Either refused or new, from the first answer on.
                 match tokio::join!(lagging.get("a"), lagging.current_revision()) {
                     (Ok(read), Ok(current)) => break (read.unwrap(), current),
-                    (Ok(read), Err(_)) => assert_eq!(read.unwrap().mod_revision, last),
+                    (Ok(read), Err(_)) => assert!(read.unwrap().mod_revision >= last),
                     (Err(_), Ok(current)) => assert!(current >= last),
                     (Err(_), Err(_)) => {},
                 }
             }
         };
         let (read, current) = tokio::time::timeout(PATIENCE, reading).await.unwrap();
-        assert_eq!(read.mod_revision, last);
+        assert!(read.mod_revision >= last);
         assert!(current >= last);
     }
     // Alone, it must refuse what it cannot know.
@@ -224,5 +225,5 @@ async fn a_member_that_lags_or_has_lost_its_cluster_gives_nothing_that_is_old() 
         }
     };
     let read = tokio::time::timeout(PATIENCE, reading).await.unwrap();
-    assert_eq!(read.mod_revision, last);
+    assert!(read.mod_revision >= last);
 }
