@@ -49,6 +49,8 @@ pub(crate) enum Who {
 pub(crate) enum Data {
     /// Nothing.
     Empty,
+    /// What writers leave for watchers: nothing at first.
+    Watched,
     /// What is read: 10,000 objects.
     Some,
     /// What is started with: 100,000 objects, unless told otherwise.
@@ -79,6 +81,8 @@ pub(crate) struct Running {
     headers: HeaderMap,
     /// From the start of the process until `/readyz` said ok.
     pub(crate) ready_after: Duration,
+    /// Processor time until then.
+    pub(crate) ready_used: Duration,
     /// From the start of the process until a page of a list was answered.
     pub(crate) answers_after: Duration,
     /// From the start of the process until a watch began.
@@ -110,6 +114,7 @@ impl Data {
     fn name(self) -> &'static str {
         match self {
             Self::Empty => "empty",
+            Self::Watched => "watched",
             Self::Some => "some",
             Self::Many => "many",
         }
@@ -168,8 +173,24 @@ impl<'a> Place<'a> {
         self.cluster.etcd_url()
     }
 
-    /// Starts a server and waits until it is ready.
+    /// Starts a server and waits until it answers everything.
     pub(crate) async fn start(&self, who: Who, data: Data) -> Result<Running> {
+        let mut running = self.spawn(who, data).await?;
+        // Why: the Go server says that it is ready some time before it believes a front proxy, and answers
+        // 429 to watches and whole lists until its cache is filled.
+        let page = format!("{}?limit={PAGE}", running.collection());
+        running.answers_after = self
+            .wait(&running, async || running.ask(&page).await)
+            .await?;
+        let version = running.version().await?;
+        running.watches_after = self
+            .wait(&running, async || running.watch(&version).await)
+            .await?;
+        Ok(running)
+    }
+
+    /// Starts a server and waits until it says that it is ready.
+    pub(crate) async fn spawn(&self, who: Who, data: Data) -> Result<Running> {
         let port = self.cluster.free_port()?;
         let command = match who {
             Who::Redb | Who::Etcd => self.ours(who, data, port)?,
@@ -185,6 +206,7 @@ impl<'a> Place<'a> {
             server,
             headers: self.headers.clone(),
             ready_after: Duration::ZERO,
+            ready_used: Duration::ZERO,
             answers_after: Duration::ZERO,
             watches_after: Duration::ZERO,
             started,
@@ -192,16 +214,7 @@ impl<'a> Place<'a> {
         running.ready_after = self
             .wait(&running, async || running.ask("/readyz").await)
             .await?;
-        // Why: the Go server says that it is ready some time before it believes a front proxy, and answers
-        // 429 to watches and whole lists until its cache is filled.
-        let page = format!("{}?limit={PAGE}", running.collection());
-        running.answers_after = self
-            .wait(&running, async || running.ask(&page).await)
-            .await?;
-        let version = running.version().await?;
-        running.watches_after = self
-            .wait(&running, async || running.watch(&version).await)
-            .await?;
+        running.ready_used = running.processor_time()?;
         Ok(running)
     }
 

@@ -53,7 +53,8 @@ struct Watcher {
     stop: CancellationToken,
 }
 
-/// One round on one server, with a new process: memory that earlier watchers left would count otherwise.
+/// One round on one server, with a new process and without the other objects: memory that earlier watchers
+/// or the start left free would be taken for theirs.
 pub(crate) async fn round(
     place: &Place<'_>,
     who: Who,
@@ -61,7 +62,7 @@ pub(crate) async fn round(
     round: u16,
     figures: &mut Figures,
 ) -> Result<()> {
-    let running = place.start(who, Data::Some).await?;
+    let running = place.start(who, Data::Watched).await?;
     let steady = watches_of(watchers, STEADY);
     let burst = (BURST / watchers).max(1);
     let idle = settled(place, &running).await?;

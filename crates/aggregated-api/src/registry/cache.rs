@@ -43,6 +43,9 @@ impl Default for HistoryLimits {
 const BEGUN: &str = "/internal/begun";
 /// How far back the history is read from the store at start.
 const RELOADED_REVISIONS: u64 = 16_384;
+/// Records read from the store at a time at start. Everything at once would be in memory twice, and the
+/// allocator keeps what it got.
+const LOADED_AT_ONCE: usize = 1000;
 /// Longest wait of a read for the cache to catch up.
 const CATCH_UP: Duration = Duration::from_secs(3);
 
@@ -261,31 +264,45 @@ impl StoreCache {
             store.txn(vec![compare], vec![op]).await?;
         }
         let from = store.revision().saturating_sub(RELOADED_REVISIONS).max(1);
-        let listing = match store.list(SERVED_PREFIX, Some(from), None, None).await {
-            Err(store::Error::Compacted { oldest, .. }) => {
-                store.list(SERVED_PREFIX, Some(oldest), None, None).await?
-            },
+        let begin = |at| store.list(SERVED_PREFIX, Some(at), None, Some(LOADED_AT_ONCE));
+        let mut listing = match begin(from).await {
+            Err(store::Error::Compacted { oldest, .. }) => begin(oldest).await?,
             other => other?,
         };
+        let revision = listing.revision;
         let cache = Arc::new(Self {
             kinds: RwLock::new(HashMap::new()),
             limits,
-            progress: watch::Sender::new(listing.revision),
+            progress: watch::Sender::new(revision),
             failure: watch::Sender::new(None),
             store: Arc::clone(&store),
         });
-        for record in &listing.records {
-            let entry = Entry::decode(&record.key, &record.value, record.mod_revision)
-                .map_err(|e| ApiError::internal("the store holds an unreadable object", e))?;
-            let kind = cache.kind(kind_prefix(&record.key));
-            let mut state = kind.state.write();
-            state
-                .snapshot
-                .objects
-                .insert(Arc::clone(&record.key), Arc::new(entry));
+        loop {
+            for record in &listing.records {
+                let entry = Entry::decode(&record.key, &record.value, record.mod_revision)
+                    .map_err(|e| ApiError::internal("the store holds an unreadable object", e))?;
+                let kind = cache.kind(kind_prefix(&record.key));
+                let mut state = kind.state.write();
+                state
+                    .snapshot
+                    .objects
+                    .insert(Arc::clone(&record.key), Arc::new(entry));
+            }
+            let Some(last) = listing.records.last().filter(|_| listing.more) else {
+                break;
+            };
+            let next = format!("{}\0", last.key);
+            listing = store
+                .list(
+                    SERVED_PREFIX,
+                    Some(revision),
+                    Some(&next),
+                    Some(LOADED_AT_ONCE),
+                )
+                .await?;
         }
         let target = store.revision();
-        let mut changes = store.watch(SERVED_PREFIX, listing.revision);
+        let mut changes = store.watch(SERVED_PREFIX, revision);
         let pump = Arc::downgrade(&cache);
         drop(tokio::spawn(async move {
             while let Some(batch) = changes.next().await {
@@ -429,6 +446,24 @@ fn kind_prefix(key: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redb::{Options, RedbStore};
+
+    #[tokio::test]
+    async fn a_start_finds_more_objects_than_are_read_at_a_time() {
+        let store: Arc<dyn Store> = Arc::new(RedbStore::in_memory(Options::default()).unwrap());
+        let count = 2 * LOADED_AT_ONCE + 1;
+        let puts = (0..count).map(|number| {
+            let value = format!(r#"{{"metadata":{{"name":"{number}"}}}}"#);
+            let put = Op::Put(format!("/registry/g/ks/{number}").into(), value.into());
+            store.txn(Vec::new(), vec![put])
+        });
+        futures::future::try_join_all(puts).await.unwrap();
+        // So that nothing comes by the changes since.
+        store.compact(store.revision()).await.unwrap();
+        let cache = StoreCache::start(store).await.unwrap();
+        let found = cache.kind("/registry/g/ks/").snapshot();
+        assert_eq!(found.objects.len(), count);
+    }
 
     #[test]
     fn keys_belong_to_their_group_and_resource() {
