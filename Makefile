@@ -21,6 +21,7 @@ demo-stop: ## Stop what make demo left running
 
 .PHONY: test
 test: control-plane ## Set up what the tests need and run all of them
+	@$(STEP) "Proxy servers that the tests probe" ./hack/proxy-servers.sh
 	@$(STEP) "Build binaries that the tests start" cargo build $(CARGO_FLAGS) --workspace --bins
 	@$(STEP) "Run all tests" cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
 

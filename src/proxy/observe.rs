@@ -435,7 +435,8 @@ pub(super) fn tagged_hash(instance: &Instance) -> Option<String> {
         .map(|tag| hash::from_tag(tag))
 }
 
-/// Why: refused credentials are a matter of the Secret; another machine would refuse them too.
+/// Why: refused credentials are a matter of the Secret; another machine would refuse them too. Nor
+/// does one help against a check that cannot be carried out.
 fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
     let timeout = SignedDuration::from_secs(i64::from(proxy.spec.unhealthy_timeout_seconds));
     proxy
@@ -450,3 +451,4 @@ fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
 #[cfg(test)]
 #[path = "observe_tests.rs"]
 mod tests;
+                && condition.reason != conditions::REASON_INVALID_HEALTH_CHECK

@@ -5,6 +5,7 @@ use crawl_api::proxy::{Placement, ProxySpec, ProxyStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
+use crate::health::Hold;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -83,6 +84,30 @@ fn a_running_instance_fails_after_the_timeout_if_replacing_may_help() {
         failing(false),
         "another machine would refuse too"
     );
+    unhealthy_since(&mut sick, 2_000, conditions::REASON_INVALID_HEALTH_CHECK);
+    assert_eq!(
+        sight(&sick, 9_999),
+        failing(false),
+        "nor could it be checked"
+    );
+}
+
+#[test]
+fn a_failure_that_is_hardly_the_proxys_own_replaces_nothing() {
+    let mut sick = proxy();
+    unhealthy_since(&mut sick, 2_000, conditions::REASON_CONNECT_FAILED);
+    let mut seen = observation(InstanceState::Running, Some("127.1.1.1"));
+    seen.verdict = Some(Verdict {
+        hold: Some(Hold {
+            reason: conditions::REASON_CONTROL_PROBE_FAILED.into(),
+            message: String::new(),
+        }),
+        ..Verdict::default()
+    });
+    let sight = |seen: &Observation| seen.situation(&sick, at(9_999)).sight;
+    assert_eq!(sight(&seen), Sight::Running { failing: false });
+    seen.verdict = Some(Verdict::default());
+    assert_eq!(sight(&seen), Sight::Running { failing: true });
 }
 
 /// Created, with the hash of [`request`] or another in the annotation.

@@ -15,7 +15,7 @@ use super::drain::Drain;
 use super::observe::Observation;
 use super::plan::{Action, Cause, Standing};
 use super::status::{Pass, compute};
-use crate::health::Verdict;
+use crate::health::{Hold, Location, Verdict};
 use crate::providers::{Instance, InstanceState, Tags};
 
 const NOW: i64 = 1_000;
@@ -144,6 +144,33 @@ fn a_verdict_is_copied_and_decides_between_ready_and_unhealthy() {
     assert_eq!(told(&sick, c::HEALTHY), ("False", "ConnectFailed"));
     assert_eq!(told(&sick, c::READY), ("False", "NotHealthy"));
     assert_eq!(sick.phase, Phase::Unhealthy);
+}
+
+#[test]
+fn flapping_and_a_correlated_failure_are_told_while_they_last_and_the_exits_place_with_them() {
+    let mut odd = seen(None);
+    odd.verdict = Some(Verdict {
+        location: Location {
+            country: Some("DE".into()),
+            asn: Some(64_500),
+        },
+        flapping: true,
+        hold: Some(Hold {
+            reason: c::REASON_VENDOR_FAILING.into(),
+            message: "m".into(),
+        }),
+        ..verdict(false)
+    });
+    let mut proxy = ready_proxy();
+    let status = after(&proxy, &odd, Action::Serve);
+    let place = (status.country.as_deref(), status.asn);
+    assert_eq!(place, (Some("DE"), Some(64_500)));
+    assert_eq!(told(&status, c::FLAPPING), ("True", "FrequentTransitions"));
+    assert_eq!(told(&status, c::CORRELATED), ("True", "VendorFailing"));
+    proxy.status = Some(status);
+    let calm = after(&proxy, &seen(Some(true)), Action::Serve);
+    assert!(c::find(&calm.conditions, c::FLAPPING).is_none());
+    assert!(c::find(&calm.conditions, c::CORRELATED).is_none());
 }
 
 #[test]

@@ -114,7 +114,10 @@ pub(super) async fn tunnel(
             status if status.is_success() => hyper::upgrade::on(answer)
                 .await
                 .map_err(|error| http_failure(&error, DOING)),
-            StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(Failure::ProxyAuth),
+            // Why 401: tinyproxy answers so to wrong credentials, and to none with 407.
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED | StatusCode::UNAUTHORIZED => {
+                Err(Failure::ProxyAuth)
+            },
             status => Err(Failure::TargetUnreachable(format!(
                 "it answers CONNECT with {status}"
             ))),

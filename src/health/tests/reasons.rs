@@ -119,7 +119,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
     });
 
     let mut wrong_password = target("wrong-password", locked.clone());
-    wrong_password.credentials = Some(credentials("wrong"));
+    wrong_password.credentials = Some(credentials("n0t-it"));
     let mut wrong_exit = target("wrong-exit", elsewhere.clone());
     wrong_exit.check.expect = Some(expecting(&elsewhere.host));
     let mut broken = target("broken-check", good.clone());
@@ -183,7 +183,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
         let verdict = world.decide(target).await;
         assert_eq!(verdict.healthy, Some(false), "{uid}");
         assert_eq!(verdict.reason, reason, "{uid}: {}", verdict.message);
-        assert!(!verdict.message.contains("s3cret") && !verdict.message.contains("wrong"));
+        assert!(!verdict.message.contains("s3cret") && !verdict.message.contains("n0t-it"));
         world.engine.remove(&uid);
         world.targets -= 1;
         until(async || world.clock.sleepers() == 0).await;
