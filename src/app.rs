@@ -33,7 +33,7 @@ use crate::health::Engine;
 use crate::providers::{Providers, Requests, config};
 use crate::proxy::{LeaseApi, Polls, Settings};
 use crate::watch::{Change, SharedWatch, Subscription};
-use crate::{echo, gc, metrics, pool, proxy};
+use crate::{echo, gc, metrics, pool, proxy, secrets};
 
 /// The name of the Lease that decides which replica works.
 const LEASE_NAME: &str = "proxy-operator";
@@ -147,6 +147,7 @@ impl Start {
                 Change::Applied => Some(ObjectRef::from_obj(pool)),
                 Change::Deleted => None,
             }),
+            referring: proxies.subscribe(|proxy: &Proxy, _| secrets::referring(proxy)),
             member_changes: proxies.subscribe(|proxy: &Proxy, _| pool::owner(proxy)),
             proxies: proxies.store(),
             pools: pools.store(),
@@ -220,7 +221,19 @@ impl Start {
             tracing::info!("leading");
             tasks.spawn_closing("leadership", leadership.hold(tasks.closing()));
         }
+        let secrets_client = client.clone();
         let pool_ctx = Arc::new(pool::Ctx::new(client, work.proxies.clone(), events, clock));
+        let (secret_changes, secret_wakes) = tokio::sync::mpsc::unbounded_channel();
+        let secrets = secrets::run(
+            secrets_client,
+            work.proxies.clone(),
+            work.referring,
+            secret_changes,
+        );
+        let until = shutdown.clone();
+        tasks.spawn("watch of secrets", async move {
+            let _stopped = until.run_until_cancelled(secrets).await;
+        });
         tasks.spawn("health engine", engine.run(shutdown.clone()));
         let sweeps = collector.run(shutdown.clone());
         tasks.spawn_job("garbage collection of instances", sweeps);
@@ -232,6 +245,7 @@ impl Start {
                 vec![
                     UnboundedReceiverStream::new(work.proxy_changes).boxed(),
                     UnboundedReceiverStream::new(work.withheld).boxed(),
+                    UnboundedReceiverStream::new(secret_wakes).boxed(),
                     ReceiverStream::new(transitions).boxed(),
                 ],
                 concurrency,
@@ -265,6 +279,8 @@ struct Work {
     proxy_changes: Subscription<Proxy>,
     /// Members for which something is withheld, whose pool has changed.
     withheld: Subscription<Proxy>,
+    /// Proxies that refer to Secrets.
+    referring: Subscription<Proxy>,
     pool_changes: Subscription<ProxyPool>,
     member_changes: Subscription<ProxyPool>,
 }

@@ -10,6 +10,7 @@ pub mod metrics;
 pub mod pool;
 pub mod providers;
 pub mod proxy;
+pub mod secrets;
 pub mod watch;
 
 /// As whom the operator writes: what managedFields of an object say.

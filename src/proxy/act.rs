@@ -84,7 +84,7 @@ pub(super) async fn act(
             Effect::Nothing
         },
         Action::GenerateCredentials => {
-            acting.generate_credentials().await?;
+            acting.generate_credentials(observation).await?;
             Effect::Nothing
         },
         Action::Create => acting.create(observation).await?,
@@ -261,7 +261,7 @@ impl Acting<'_> {
         }
     }
 
-    async fn generate_credentials(&mut self) -> Result<(), Error> {
+    async fn generate_credentials(&mut self, observation: &Observation) -> Result<(), Error> {
         let Some(name) = self.proxy.credentials_secret() else {
             return Ok(());
         };
@@ -269,7 +269,20 @@ impl Acting<'_> {
         let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
         let owner = self.proxy.controller_owner_ref(&());
         let secret = build_secret(name.clone(), owner);
-        match secrets.create(&post_params(), &secret).await {
+        let written = if observation.rotation_due {
+            let rotated = json!({
+                "metadata": {"annotations": {
+                    names::ANNOTATION_ROTATED_AT: conditions::api_time(self.ctx.clock.now()),
+                }},
+                "data": secret.data,
+            });
+            secrets
+                .patch(&name, &patch_params(), &Patch::Merge(rotated))
+                .await
+        } else {
+            secrets.create(&post_params(), &secret).await
+        };
+        match written {
             Ok(_) => Ok(()),
             Err(error) if error.class() == Class::AlreadyExists => Ok(()),
             Err(error) if error.class() == Class::Forbidden => {
@@ -313,15 +326,16 @@ fn left_behind(ctx: &Ctx, proxy: &Proxy) -> String {
 }
 
 fn build_secret(name: String, owner: Option<OwnerReference>) -> Secret {
-    let text = |length| -> ByteString {
+    let text = |alphabet: &[u8], length| -> ByteString {
         let mut rng = rand::rng();
-        let alphabet = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
         ByteString(
             (0..length)
                 .map(|_| alphabet[rng.random_range(0..alphabet.len())])
                 .collect(),
         )
     };
+    let letters = b"abcdefghijkmnpqrstuvwxyz";
+    let all = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
     Secret {
         metadata: ObjectMeta {
             name: Some(name),
@@ -329,8 +343,9 @@ fn build_secret(name: String, owner: Option<OwnerReference>) -> Secret {
             ..ObjectMeta::default()
         },
         data: Some(BTreeMap::from([
-            ("username".into(), text(12)),
-            ("password".into(), text(32)),
+            // Why only letters: some servers make a system user of it.
+            ("username".into(), text(letters, 12)),
+            ("password".into(), text(all, 32)),
         ])),
         ..Secret::default()
     }

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 
 use super::Failure;
+use crate::health::Credentials;
 
 /// Until when providers are left alone, and what we wrote last.
 #[derive(Debug, Default)]
@@ -19,6 +20,8 @@ struct Remembered {
     hold: Option<Hold>,
     /// The resourceVersion of our last write.
     written: Option<u64>,
+    /// What the instance asks its clients for.
+    credentials: Option<Credentials>,
 }
 
 /// Why not the controller's requeue alone: the pass that writes a failure into status wakes the
@@ -57,6 +60,31 @@ impl Memory {
             return None;
         }
         Some((left, failure.clone()))
+    }
+
+    /// The credentials to probe with: those of the Secret, or, as long as the instance is to be
+    /// replaced first, those that worked before.
+    pub(super) fn credentials(
+        &self,
+        proxy: &Proxy,
+        wanted: Option<Credentials>,
+        replaced_first: bool,
+    ) -> Option<Credentials> {
+        let mut memory = self.0.lock();
+        let remembered = memory.entry(proxy.uid().unwrap_or_default()).or_default();
+        if replaced_first && remembered.credentials.is_some() {
+            return remembered.credentials.clone();
+        }
+        remembered.credentials.clone_from(&wanted);
+        wanted
+    }
+
+    /// Ends a hold that is about this.
+    pub(super) fn lift(&self, proxy: &Proxy, about: impl FnOnce(&Failure) -> bool) {
+        let mut memory = self.0.lock();
+        if let Some(remembered) = memory.get_mut(&proxy.uid().unwrap_or_default()) {
+            remembered.hold = remembered.hold.take().filter(|hold| !about(&hold.failure));
+        }
     }
 
     /// Notes the object's resourceVersion after a write of ours.
@@ -129,6 +157,34 @@ mod tests {
         assert_eq!(memory.held(&first, second(10)), None);
         memory.hold(&first, second(20), failure());
         assert_eq!(memory.held(&proxy(2, "6"), second(11)), None);
+    }
+
+    #[test]
+    fn a_hold_is_lifted_when_what_it_is_about_is_over() {
+        let memory = Memory::default();
+        let proxy = proxy(1, "5");
+        memory.hold(&proxy, Duration::from_secs(10), failure());
+        memory.lift(&proxy, |failure| failure.reason != "QuotaExceeded");
+        assert!(memory.held(&proxy, Duration::ZERO).is_some());
+        memory.lift(&proxy, |failure| failure.reason == "QuotaExceeded");
+        assert_eq!(memory.held(&proxy, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn an_instance_that_is_to_be_replaced_is_probed_with_what_it_was_created_with() {
+        let memory = Memory::default();
+        let proxy = proxy(1, "5");
+        let with = |password: &str| {
+            Some(Credentials {
+                username: "u".into(),
+                password: password.into(),
+            })
+        };
+        assert_eq!(memory.credentials(&proxy, with("old"), false), with("old"));
+        assert_eq!(memory.credentials(&proxy, with("new"), true), with("old"));
+        assert_eq!(memory.credentials(&proxy, with("new"), false), with("new"));
+        memory.forget("u");
+        assert_eq!(memory.credentials(&proxy, with("new"), true), with("new"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod act;
 mod budget;
+pub mod cloud_init;
 mod drain;
 mod fleet;
 mod hash;
@@ -34,6 +35,7 @@ use tracing::Instrument;
 use self::act::{Acted, Effect};
 use self::fleet::Fleets;
 pub use self::fleet::withheld_members;
+use self::hash::Drift;
 pub use self::leases::LeaseApi;
 use self::memory::Memory;
 use self::observe::Observation;
@@ -390,6 +392,10 @@ fn tell_health(ctx: &Ctx, proxy: &Proxy, observation: &Observation, status: &Pro
     if deleting || unread {
         return;
     }
+    // Why: a machine that is still to be replaced asks for those it was created with.
+    let replaced_first = observation.drift(proxy) == Drift::Changed;
+    let credentials = observation.credentials.clone();
+    let credentials = ctx.memory.credentials(proxy, credentials, replaced_first);
     ctx.health.upsert(Target {
         uid,
         proxy: ObjectRef::from_obj(proxy),
@@ -414,12 +420,6 @@ fn seed(status: &ProxyStatus) -> Option<Verdict> {
         reason: healthy.reason.clone(),
         message: healthy.message.clone(),
         exit_ip: status.exit_ip.clone(),
-        latency: status
-            .latency_milliseconds
-            .and_then(|latency| u64::try_from(latency).ok())
-            .map(Duration::from_millis),
-        since: healthy.last_transition_time.0,
-        last_probe: status.last_health_check_time.as_ref().map(|time| time.0),
         location: Location {
             country: status.country.clone(),
             asn: status.asn,
@@ -429,5 +429,11 @@ fn seed(status: &ProxyStatus) -> Option<Verdict> {
             reason: held.reason.clone(),
             message: held.message.clone(),
         }),
+        latency: status
+            .latency_milliseconds
+            .and_then(|latency| u64::try_from(latency).ok())
+            .map(Duration::from_millis),
+        since: healthy.last_transition_time.0,
+        last_probe: status.last_health_check_time.as_ref().map(|time| time.0),
     })
 }

@@ -3,8 +3,6 @@
 //! [`observe`] asks the provider, the Secrets, the lease API and the health engine;
 //! [`Observation::situation`] condenses the answers to what the action table knows.
 
-use std::collections::BTreeMap;
-
 use crawl_api::proxy::{CloudInit, DeletionPolicy, Proxy};
 use crawl_api::{conditions, names};
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +11,7 @@ use kube::{Api, ResourceExt};
 use runtime_kit::{Class, Classify};
 
 use super::budget::Withheld;
+use super::cloud_init::{self, Values};
 use super::drain::{self, Drain, LeaseView};
 use super::fleet::Request;
 use super::hash::{self, Drift};
@@ -41,6 +40,8 @@ pub(super) struct Observation {
     pub credentials_to_generate: bool,
     /// Why what would be done to the instance is not done.
     pub withheld: Option<Withheld>,
+    /// The generated credentials are to be changed, which takes another instance.
+    pub rotation_due: bool,
 }
 
 /// Reads everything.
@@ -57,26 +58,40 @@ pub(super) async fn observe(
         .provider
         .as_deref()
         .and_then(|name| ctx.providers.get(name));
-    let standing = standing(ctx, proxy, provider.is_some());
     let deleting = proxy.metadata.deletion_timestamp.is_some();
+    let found = if deleting {
+        Found::Nothing
+    } else {
+        credentials(ctx, proxy, now).await?
+    };
+    let cloud_init = if proxy.is_managed() && provider.is_some() && !deleting && !proxy.spec.paused
+    {
+        cloud_init(ctx, proxy, &found).await?
+    } else {
+        None
+    };
+    ctx.memory.lift(proxy, is_about_secrets);
+    let standing = standing(ctx, proxy, provider.is_some());
     let mut observation = Observation {
         verdict: ctx.health.verdict(&proxy.uid().unwrap_or_default()),
         drain: drain::judge(proxy, &lease_view(ctx, proxy).await, now),
         ..Observation::nothing(standing)
     };
-    if !deleting {
-        match credentials(ctx, proxy).await? {
-            Found::Credentials(found) => observation.credentials = Some(found),
-            Found::Nothing => {},
-            Found::ToGenerate => observation.credentials_to_generate = true,
-        }
+    match found {
+        Found::Credentials(credentials) => observation.credentials = Some(credentials),
+        Found::Nothing => {},
+        Found::ToGenerate => observation.credentials_to_generate = true,
+        Found::ToRotate(credentials) => {
+            observation.credentials = Some(credentials);
+            observation.rotation_due = true;
+            observation.credentials_to_generate = true;
+        },
     }
     // Why: an object that leaves its instance behind must be able to go when the provider cannot be
     // asked, which is what the policy is for.
     let abandoned = deleting && proxy.spec.deletion_policy == DeletionPolicy::Abandon;
     if let (Standing::Managed, Some(provider), false) = (standing, provider, abandoned) {
         if !deleting {
-            let cloud_init = cloud_init(ctx, proxy).await?;
             let auth = observation.credentials.clone();
             observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
         }
@@ -192,19 +207,28 @@ fn build_request(
 enum Found {
     Credentials(Credentials),
     ToGenerate,
+    /// Generated credentials that are older than rotateSeconds.
+    ToRotate(Credentials),
     Nothing,
 }
 
-async fn credentials(ctx: &Ctx, proxy: &Proxy) -> Result<Found, Failure> {
+async fn credentials(ctx: &Ctx, proxy: &Proxy, now: Timestamp) -> Result<Found, Failure> {
     let Some(name) = proxy.credentials_secret() else {
         return Ok(Found::Nothing);
     };
     let generate = proxy.spec.auth.as_ref().is_some_and(|auth| auth.generate);
     match read_secret(ctx, proxy, &name).await? {
-        Some(data) => Ok(Found::Credentials(Credentials {
-            username: field(&data, &name, "username")?,
-            password: field(&data, &name, "password")?,
-        })),
+        Some(secret) => {
+            let credentials = Credentials {
+                username: field(&secret, &name, "username")?,
+                password: field(&secret, &name, "password")?,
+            };
+            if generate && rotation_due(proxy, &secret, now) {
+                Ok(Found::ToRotate(credentials))
+            } else {
+                Ok(Found::Credentials(credentials))
+            }
+        },
         None if generate && proxy.is_managed() => Ok(Found::ToGenerate),
         None => Err(missing_secret(format!(
             "Secret {name} does not exist: create it with the keys username and password"
@@ -212,40 +236,95 @@ async fn credentials(ctx: &Ctx, proxy: &Proxy) -> Result<Found, Failure> {
     }
 }
 
-async fn cloud_init(ctx: &Ctx, proxy: &Proxy) -> Result<Option<String>, Failure> {
+/// Whether generated credentials are older than rotateSeconds. Ours are those whose Secret the
+/// Proxy controls: what somebody else put under its name is used and left alone.
+pub(super) fn rotation_due(proxy: &Proxy, secret: &Secret, now: Timestamp) -> bool {
+    let seconds = proxy
+        .spec
+        .auth
+        .as_ref()
+        .and_then(|auth| auth.rotate_seconds);
+    let Some(seconds) = seconds.filter(|_| is_controlled_by(proxy, secret)) else {
+        return false;
+    };
+    let rotated = secret.annotations().get(names::ANNOTATION_ROTATED_AT);
+    let rotated = rotated.and_then(|at| at.parse::<Timestamp>().ok());
+    let made = secret.metadata.creation_timestamp.as_ref().map(|at| at.0);
+    rotated.or(made).is_some_and(|since| {
+        now.duration_since(since) >= SignedDuration::from_secs(i64::from(seconds))
+    })
+}
+
+fn is_controlled_by(proxy: &Proxy, secret: &Secret) -> bool {
+    secret.owner_references().iter().any(|owner| {
+        owner.controller == Some(true) && Some(&owner.uid) == proxy.metadata.uid.as_ref()
+    })
+}
+
+async fn cloud_init(ctx: &Ctx, proxy: &Proxy, found: &Found) -> Result<Option<String>, Failure> {
     let Some(CloudInit { inline, secret_ref }) = &proxy.spec.cloud_init else {
         return Ok(None);
     };
-    let Some(reference) = secret_ref else {
-        return Ok(inline.clone());
+    let template = match secret_ref {
+        None => inline.clone(),
+        Some(reference) => {
+            let name = &reference.name;
+            let secret = read_secret(ctx, proxy, name).await?.ok_or_else(|| {
+                missing_secret(format!(
+                    "Secret {name} of cloudInit does not exist: create it"
+                ))
+            })?;
+            Some(field(&secret, name, &reference.key)?)
+        },
     };
-    let name = &reference.name;
-    let data = read_secret(ctx, proxy, name).await?.ok_or_else(|| {
-        missing_secret(format!(
-            "Secret {name} of cloudInit does not exist: create it"
-        ))
-    })?;
-    field(&data, name, &reference.key).map(Some)
+    let credentials = match found {
+        Found::Credentials(credentials) | Found::ToRotate(credentials) => Some(credentials),
+        Found::Nothing => None,
+        // Why: they are made before anything is created.
+        Found::ToGenerate => return Ok(template),
+    };
+    let auth = proxy.spec.auth.as_ref();
+    let values = Values {
+        port: proxy.spec.port,
+        credentials,
+        allowed_cidrs: auth.map_or(&[], |auth| auth.allowed_cidrs.as_slice()),
+    };
+    template
+        .map(|template| cloud_init::render(&template, &values))
+        .transpose()
+        .map_err(|refusal| {
+            secret_failure(conditions::REASON_CLOUD_INIT_INVALID, refusal.to_string())
+        })
 }
 
-type SecretData = BTreeMap<String, k8s_openapi::ByteString>;
-
-async fn read_secret(ctx: &Ctx, proxy: &Proxy, name: &str) -> Result<Option<SecretData>, Failure> {
+async fn read_secret(ctx: &Ctx, proxy: &Proxy, name: &str) -> Result<Option<Secret>, Failure> {
     let secrets: Api<Secret> =
         Api::namespaced(ctx.client.clone(), &proxy.namespace().unwrap_or_default());
-    let secret = secrets
+    secrets
         .get_opt(name)
         .await
-        .map_err(|error| refused_secret(proxy, name, &error))?;
-    Ok(secret.map(|secret| secret.data.unwrap_or_default()))
+        .map_err(|error| refused_secret(proxy, name, &error))
 }
 
-fn field(data: &SecretData, secret: &str, key: &str) -> Result<String, Failure> {
-    let value = data
-        .get(key)
-        .ok_or_else(|| missing_secret(format!("Secret {secret} has no key {key}: add it")))?;
+fn field(secret: &Secret, name: &str, key: &str) -> Result<String, Failure> {
+    let value = secret
+        .data
+        .as_ref()
+        .and_then(|data| data.get(key))
+        .ok_or_else(|| missing_secret(format!("Secret {name} has no key {key}: add it")))?;
     String::from_utf8(value.0.clone())
-        .map_err(|_| missing_secret(format!("key {key} of Secret {secret} is not UTF-8 text")))
+        .map_err(|_| missing_secret(format!("key {key} of Secret {name} is not UTF-8 text")))
+}
+
+/// Whether a failure is over once the Secrets of a Proxy could be read and used.
+fn is_about_secrets(failure: &Failure) -> bool {
+    [
+        conditions::REASON_SECRET_NOT_FOUND,
+        conditions::REASON_SECRET_FORBIDDEN,
+        conditions::REASON_SECRET_UNREADABLE,
+        conditions::REASON_CLOUD_INIT_INVALID,
+    ]
+    .contains(&failure.reason)
 }
 
 fn missing_secret(message: String) -> Failure {
@@ -293,6 +372,7 @@ impl Observation {
             credentials: None,
             credentials_to_generate: false,
             withheld: None,
+            rotation_due: false,
         }
     }
 
@@ -310,6 +390,7 @@ impl Observation {
         ) {
             // Why: adopting puts the annotation back that somebody took away.
             (Drift::Same, false) => Drift::Unknown,
+            (Drift::Same, true) if self.rotation_due => Drift::Changed,
             (drift, true | false) => drift,
         }
     }
@@ -444,6 +525,7 @@ fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
         .is_some_and(|condition| {
             condition.status == "False"
                 && condition.reason != conditions::REASON_PROXY_AUTH_FAILED
+                && condition.reason != conditions::REASON_INVALID_HEALTH_CHECK
                 && now.duration_since(condition.last_transition_time.0) >= timeout
         })
 }
@@ -451,4 +533,3 @@ fn unhealthy_too_long(proxy: &Proxy, now: Timestamp) -> bool {
 #[cfg(test)]
 #[path = "observe_tests.rs"]
 mod tests;
-                && condition.reason != conditions::REASON_INVALID_HEALTH_CHECK

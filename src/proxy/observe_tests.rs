@@ -260,3 +260,38 @@ fn a_forbidden_secret_is_told_apart_from_a_missing_one_and_says_how_to_allow_it(
     let failure = refused_secret(&proxy, "s", &refused(503, "ServiceUnavailable"));
     assert_eq!(failure.reason, "SecretUnreadable");
 }
+
+#[test]
+fn generated_credentials_are_rotated_by_their_age_and_those_of_others_never() {
+    let mut proxy = proxy();
+    proxy.metadata.uid = Some("u".into());
+    proxy.spec.auth = Some(crawl_api::proxy::Auth {
+        generate: true,
+        rotate_seconds: Some(300),
+        ..crawl_api::proxy::Auth::default()
+    });
+    let owner = kube::Resource::controller_owner_ref(&proxy, &()).unwrap();
+    let mut secret = Secret::default();
+    secret.metadata.creation_timestamp = Some(Time(at(1_000)));
+    assert!(!rotation_due(&proxy, &secret, at(9_999)), "it is not ours");
+    secret.metadata.owner_references = Some(vec![owner]);
+    assert!(!rotation_due(&proxy, &secret, at(1_299)));
+    assert!(rotation_due(&proxy, &secret, at(1_300)));
+    let rotated = (names::ANNOTATION_ROTATED_AT.into(), at(1_300).to_string());
+    secret.metadata.annotations = Some([rotated].into());
+    assert!(!rotation_due(&proxy, &secret, at(1_599)));
+    assert!(rotation_due(&proxy, &secret, at(1_600)));
+    proxy.spec.auth.as_mut().unwrap().rotate_seconds = None;
+    assert!(!rotation_due(&proxy, &secret, at(9_999)));
+}
+
+#[test]
+fn a_rotation_that_is_due_is_a_change_of_what_is_wanted() {
+    let mut proxy = proxy();
+    let mut seen = observation(InstanceState::Running, Some("127.1.1.1"));
+    let hash = hash::spec_hash(&request());
+    proxy.metadata.annotations = Some([(names::ANNOTATION_SPEC_HASH.into(), hash)].into());
+    assert_eq!(seen.drift(&proxy), Drift::Same);
+    seen.rotation_due = true;
+    assert_eq!(seen.drift(&proxy), Drift::Changed);
+}

@@ -57,6 +57,9 @@ pub const REASON_SECRET_NOT_FOUND: &str = "SecretNotFound";
 pub const REASON_SECRET_FORBIDDEN: &str = "SecretForbidden";
 /// A Secret that the spec refers to cannot be read at the moment.
 pub const REASON_SECRET_UNREADABLE: &str = "SecretUnreadable";
+/// `spec.cloudInit` asks for something that cannot be put in: a placeholder that does not exist,
+/// credentials that there are not, or such as its server cannot take.
+pub const REASON_CLOUD_INIT_INVALID: &str = "CloudInitInvalid";
 /// `spec.paused`: nothing was requested, and nothing is until it is unset.
 pub const REASON_PAUSED: &str = "Paused";
 /// The provider refused for lack of quota or stock.
@@ -118,9 +121,6 @@ pub const REASON_INVALID_HEALTH_CHECK: &str = "InvalidHealthCheck";
 /// The request came out at our own address: the proxy proxies nothing.
 pub const REASON_EXIT_IP_IS_OWN: &str = "ExitIPIsOwn";
 
-// === Reasons of Drained ===
-
-/// Waiting until the lease-apiserver grants nothing on this proxy and every lease has ended.
 // === Reasons of Flapping ===
 
 /// More than five changes of the verdict within ten minutes.
@@ -134,6 +134,9 @@ pub const REASON_CONTROL_PROBE_FAILED: &str = "ControlProbeFailed";
 /// Most proxies that use one Secret fail: the vendor or the account is to blame.
 pub const REASON_VENDOR_FAILING: &str = "VendorFailing";
 
+// === Reasons of Drained ===
+
+/// Waiting until the lease-apiserver grants nothing on this proxy and every lease has ended.
 pub const REASON_DRAINING: &str = "Draining";
 /// The lease API cannot be asked; drained at the latest when drainTimeoutSeconds are over.
 pub const REASON_LEASE_API_UNAVAILABLE: &str = "LeaseAPIUnavailable";

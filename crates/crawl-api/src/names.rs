@@ -20,6 +20,18 @@ pub const FINALIZER_INSTANCE: &str = "crawl.example.com/instance";
 /// instance.
 pub const ANNOTATION_SPEC_HASH: &str = "crawl.example.com/spec-hash";
 
+/// Annotation of a Secret of generated credentials: when they were last changed, RFC 3339. Without
+/// it they are as old as the Secret.
+pub const ANNOTATION_ROTATED_AT: &str = "crawl.example.com/rotated-at";
+
+/// What labels begin with that tell where the exit of a proxy is. They are on ProxyEndpoints, and
+/// leases are selected by them; on a Proxy they count for nothing, since `status` knows.
+pub const LABELS_EXIT: &str = "exit.crawl.example.com/";
+/// The country of the exit, when known: `status.country`.
+pub const LABEL_EXIT_COUNTRY: &str = "exit.crawl.example.com/country";
+/// The autonomous system of the exit, when known: `status.asn`.
+pub const LABEL_EXIT_ASN: &str = "exit.crawl.example.com/asn";
+
 /// Tag on an instance at its provider: the cluster it belongs to (the UID of `kube-system`).
 pub const TAG_CLUSTER: &str = "crawl-cluster";
 /// Tag on an instance at its provider: the UID of its Proxy.
