@@ -212,7 +212,9 @@ impl Acting<'_> {
 
     async fn forget(&mut self) -> Effect {
         let provisioned = self.proxy.condition(conditions::PROVISIONED);
-        if provisioned.is_some_and(|condition| condition.status == "True") {
+        if provisioned.is_some_and(|condition| {
+            condition.status == "True" || condition.reason == conditions::REASON_INSTANCE_LOST
+        }) {
             self.ctx.fleets.lost(self.proxy, &*self.ctx.clock);
         }
         let operation = self

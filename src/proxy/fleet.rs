@@ -121,6 +121,13 @@ impl Fleets {
         Ok(())
     }
 
+    /// The object shows by now that its replacement has begun.
+    pub(super) fn shown(&self, proxy: &Proxy) {
+        self.edit(proxy, |book, uid| {
+            book.begun.remove(&uid);
+        });
+    }
+
     /// A create was refused, or its instance never came up.
     pub(super) fn create_failed(&self, proxy: &Proxy, elapsed: Duration) {
         self.edit(proxy, |book, uid| book.failed.push((elapsed, uid)));

@@ -87,6 +87,9 @@ fn two_passes_do_not_share_the_last_place_and_it_is_free_again_when_nothing_came
     assert_eq!(ask(0), None, "the same one may ask again");
     clock.advance(SETTLE);
     assert_eq!(ask(1), None);
+    // From here on the object counts, as the store has it.
+    fleets.shown(&members[1]);
+    assert_eq!(ask(2), None);
 }
 
 #[test]

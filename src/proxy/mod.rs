@@ -18,6 +18,8 @@ mod plan;
 mod status;
 #[cfg(test)]
 mod status_tests;
+#[cfg(test)]
+mod steady_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

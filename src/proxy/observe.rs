@@ -96,6 +96,9 @@ pub(super) async fn observe(
             observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
         }
         observation.instance = instance(ctx, proxy, provider.as_ref()).await?;
+        if replacement_begun(proxy) {
+            ctx.fleets.shown(proxy);
+        }
         observation.withheld = observation
             .request(proxy, now)
             .and_then(|request| ctx.fleets.ask(proxy, request, &*ctx.clock).err());

@@ -123,7 +123,14 @@ impl Draft<'_> {
                 // Why: what began the end said so already, unless the provider began it.
                 self.forget_address();
                 if c::is_true(&self.status.conditions, c::PROVISIONED) {
-                    let (reason, message) = explain(Cause::Preempted);
+                    let (reason, message) = if proxy.metadata.deletion_timestamp.is_some() {
+                        explain(Cause::ObjectDeleted)
+                    } else {
+                        (
+                            c::REASON_INSTANCE_LOST,
+                            "the instance goes without our doing; another one is created",
+                        )
+                    };
                     self.without_address(reason, message);
                 }
             },

@@ -376,7 +376,16 @@ fn each_cause_of_a_delete_has_its_reason_and_survives_the_wait_for_not_found() {
         assert_eq!(told(&status, c::PROVISIONED), ("False", reason));
     }
     let taken = after(&ready_proxy(), &seen(Some(true)), Action::AwaitGone);
-    assert_eq!(told(&taken, c::PROVISIONED), ("False", "Preempted"));
+    assert_eq!(
+        told(&taken, c::PROVISIONED),
+        ("False", "InstanceLost"),
+        "deleted by others; what is taken back stops"
+    );
+    // A crash came between the delete and the status.
+    let mut going = ready_proxy();
+    going.metadata.deletion_timestamp = Some(Time(at(0)));
+    let status = after(&going, &seen(Some(true)), Action::AwaitGone);
+    assert_eq!(told(&status, c::PROVISIONED), ("False", "Deleting"));
 }
 
 #[test]

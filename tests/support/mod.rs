@@ -275,6 +275,12 @@ impl Site {
         }
     }
 
+    /// Gives a flag that operators are started with another value.
+    pub(crate) fn set_flag(&mut self, flag: &str, value: &str) {
+        let at = self.flags.iter().position(|known| known == flag).unwrap();
+        value.clone_into(&mut self.flags[at + 1]);
+    }
+
     pub(crate) fn proxies(&self) -> Api<Proxy> {
         Api::namespaced(self.client.clone(), self.namespace)
     }

@@ -1,0 +1,328 @@
+//! What the operator does to machines over their life, on a real control plane: budgets, replacements,
+//! adoption, orphans.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use crawl_api::conditions as c;
+use crawl_api::names;
+use crawl_api::pool::{LeasePolicy, ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::proxy::{DeletionPolicy, Proxy, ProxySpec};
+use devcluster::wait_for;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use mock_cloud::faults::Behaviour;
+use mock_cloud::model::{CreateInstance, Instance, Labels};
+use mock_cloud::records::EverCreated;
+use runtime_kit::{Clock, SystemClock};
+use serde_json::json;
+use support::{Site, TIMEOUT, create, gone, proxy, ready, reason, uid_label, until};
+
+async fn patch(site: &Site, name: &str, change: serde_json::Value) {
+    let patched = site
+        .proxies()
+        .patch(name, &PatchParams::default(), &Patch::Merge(change))
+        .await;
+    patched.unwrap();
+}
+
+fn id(proxy: &Proxy) -> String {
+    proxy.status.as_ref().unwrap().provider_id.clone().unwrap()
+}
+
+/// Zone and key of the instance in the cloud.
+fn key(proxy: &Proxy) -> (String, String) {
+    let id = id(proxy);
+    let (zone, key) = id.strip_prefix("mock://").unwrap().split_once('/').unwrap();
+    (zone.to_owned(), key.to_owned())
+}
+
+async fn books(site: &Site, proxy: &Proxy) -> Vec<EverCreated> {
+    let books = site.cloud.client.ever_created(&uid_label(proxy)).await;
+    books.unwrap()
+}
+
+fn withheld(wanted: &'static str) -> impl Fn(Option<&Proxy>) -> Option<Proxy> {
+    move |proxy| {
+        proxy
+            .filter(|proxy| reason(proxy, c::WITHHELD) == wanted)
+            .cloned()
+    }
+}
+
+fn replaced(first: &Proxy) -> impl Fn(Option<&Proxy>) -> Option<Proxy> {
+    let first = id(first);
+    move |proxy| ready(proxy).filter(|proxy| id(proxy) != first)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unhealthy_instance_is_replaced_and_the_next_time_it_is_waited_longer() {
+    let site = Site::new("unhealthy").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    let mut spec = ProxySpec::managed("local");
+    spec.unhealthy_timeout_seconds = 1;
+    create(&proxies, &proxy("p", spec)).await;
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    let break_it = async |proxy: &Proxy| {
+        let (zone, key) = key(proxy);
+        let client = &site.cloud.client;
+        let broken = client.set_behaviour(&zone, &key, &Behaviour::Dead).await;
+        broken.unwrap();
+    };
+    break_it(&first).await;
+    let second = until(&proxies, "p", "another instance", replaced(&first)).await;
+    let setbacks = second.status.as_ref().unwrap().setbacks.clone();
+    assert_eq!(setbacks.len(), 1, "{setbacks:?}");
+    assert_eq!(setbacks[0].reason, "UnhealthyTimedOut");
+    assert!(second.condition(c::DRAINED).is_none());
+
+    break_it(&second).await;
+    let waiting = until(
+        &proxies,
+        "p",
+        "the back-off",
+        withheld("RemediationBackoff"),
+    )
+    .await;
+    assert_eq!(id(&waiting), id(&second));
+    let message = &waiting.condition(c::WITHHELD).unwrap().message;
+    assert!(message.contains("replaced 1 times"), "{message}");
+    assert_eq!(books(&site, &first).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_proxies_of_a_namespace_are_replaced_one_after_the_other() {
+    let site = Site::new("budget").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    let names = ["a", "b", "c"];
+    let mut first = Vec::new();
+    for name in names {
+        create(&proxies, &proxy(name, ProxySpec::managed("local"))).await;
+    }
+    for name in names {
+        first.push(until(&proxies, name, "the proxy to be ready", ready).await);
+    }
+    for name in names {
+        patch(&site, name, json!({"spec": {"port": 3300}})).await;
+    }
+    let waits = async || {
+        let list = proxies.list(&ListParams::default()).await.unwrap();
+        let waits = list
+            .iter()
+            .any(|proxy| reason(proxy, c::WITHHELD) == "DisruptionBudget");
+        Ok(waits.then_some(()))
+    };
+    wait_for("one that waits for its turn", TIMEOUT, waits)
+        .await
+        .unwrap();
+    let mut lives = Vec::new();
+    for old in &first {
+        let new = until(&proxies, &old.name_any(), "its turn", replaced(old)).await;
+        assert!(new.condition(c::WITHHELD).is_none());
+        let books = books(&site, old).await;
+        assert_eq!(books.len(), 2);
+        lives.push((books[0].deleted_at.unwrap(), books[1].created_at));
+    }
+    lives.sort();
+    for pair in lives.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two at once: {lives:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
+    let site = Site::new("massloss").await;
+    let _operator = site.operator();
+    let pools: Api<ProxyPool> = Api::namespaced(site.client.clone(), "massloss");
+    let template = ProxyTemplate {
+        metadata: TemplateMetadata::default(),
+        spec: proxy("template", ProxySpec::managed("local")).spec,
+    };
+    let pool = ProxyPool::new(
+        "eu",
+        ProxyPoolSpec {
+            replicas: 5,
+            template,
+            allowed_namespaces: None,
+            lease_policy: LeasePolicy::default(),
+            max_leases_per_target: 1,
+            placements: Vec::new(),
+            limits: None,
+        },
+    );
+    create(&pools, &pool).await;
+    let full =
+        |pool: Option<&ProxyPool>| (pool?.status.as_ref()?.ready_replicas == 5).then_some(());
+    until(&pools, "eu", "five members", full).await;
+    for instance in site.cloud.client.list(&Default::default()).await.unwrap() {
+        let Instance { zone, id, .. } = instance;
+        site.cloud.client.delete(&zone, &id).await.unwrap();
+    }
+    let proxies = site.proxies();
+    let stopped = async || {
+        let list = proxies.list(&ListParams::default()).await.unwrap();
+        let stopped = list.iter().find(|proxy| {
+            reason(proxy, c::WITHHELD) == "MassExternalDeletion"
+                && reason(proxy, c::PROVISIONED) == "InstanceLost"
+        });
+        Ok(stopped.cloned())
+    };
+    let stopped = wait_for("creation to stop", TIMEOUT, stopped)
+        .await
+        .unwrap();
+    let message = &stopped.condition(c::WITHHELD).unwrap().message;
+    assert!(message.contains("kubectl px resume"), "{message}");
+
+    let now = SystemClock::new().now().to_string();
+    let resume = json!({"metadata": {"annotations": {names::ANNOTATION_RESUME: now}}});
+    let resumed = pools
+        .patch("eu", &PatchParams::default(), &Patch::Merge(resume))
+        .await;
+    resumed.unwrap();
+    until(&pools, "eu", "five members again", full).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hash_that_was_taken_away_or_is_of_an_older_version_is_adopted() {
+    let site = Site::new("adopt").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("p", ProxySpec::managed("local"))).await;
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    let hash = first.annotations()[names::ANNOTATION_SPEC_HASH].clone();
+    for old in [json!(null), json!("v0:0011223344556677"), json!("")] {
+        let annotations = json!({names::ANNOTATION_SPEC_HASH: old});
+        patch(
+            &site,
+            "p",
+            json!({"metadata": {"annotations": annotations}}),
+        )
+        .await;
+        let adopted = until(&proxies, "p", "the hash to be back", |proxy| {
+            let proxy = proxy?;
+            let now = proxy.annotations().get(names::ANNOTATION_SPEC_HASH);
+            (now == Some(&hash)).then(|| proxy.clone())
+        });
+        assert_eq!(id(&adopted.await), id(&first), "{old}");
+    }
+    assert_eq!(site.cloud.client.calls().await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_abandons_its_instance_goes_though_the_provider_is_down() {
+    let site = Site::new("abandon").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    let mut spec = ProxySpec::managed("local");
+    spec.deletion_policy = DeletionPolicy::Abandon;
+    create(&proxies, &proxy("p", spec)).await;
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    site.cloud.process.kill9().unwrap();
+    proxies.delete("p", &DeleteParams::default()).await.unwrap();
+    until(&proxies, "p", "the object to go", gone).await;
+    let events: Api<Event> = Api::namespaced(site.client.clone(), "abandon");
+    let told = async || {
+        let list = events.list(&ListParams::default()).await.unwrap();
+        let told = list
+            .into_iter()
+            .find(|event| event.reason.as_deref() == Some("Abandoned"));
+        Ok(told.and_then(|event| event.note))
+    };
+    let note = wait_for("the event", TIMEOUT, told).await.unwrap();
+    assert!(note.contains(&id(&first)), "{note}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_proxy_keeps_its_machine_whatever_is_asked() {
+    let site = Site::new("paused").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("p", ProxySpec::managed("local"))).await;
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    patch(&site, "p", json!({"spec": {"paused": true, "port": 3301}})).await;
+    until(&proxies, "p", "the pause", withheld("Paused")).await;
+    proxies.delete("p", &DeleteParams::default()).await.unwrap();
+    until(&proxies, "p", "the deletion to be noticed", |proxy| {
+        let message = &proxy?.condition(c::WITHHELD)?.message;
+        message.contains("go when it is unset").then_some(())
+    })
+    .await;
+    assert_eq!(site.cloud.client.calls().await.unwrap().len(), 1);
+    patch(&site, "p", json!({"spec": {"paused": false}})).await;
+    until(&proxies, "p", "the object to go", gone).await;
+    let books = books(&site, &first).await;
+    assert_eq!(books.len(), 1);
+    assert!(books[0].deleted_at.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_nobody_owns_is_deleted_and_no_other() {
+    let site = Site::new("orphans").await;
+    let namespaces: Api<Namespace> = Api::all(site.client.clone());
+    let cluster = namespaces.get("kube-system").await.unwrap().uid().unwrap();
+    let orphan = async |name: &str, cluster: &str| {
+        let labels = [
+            (names::TAG_CLUSTER, cluster),
+            (names::TAG_PROXY_UID, "gone"),
+            (names::TAG_NAMESPACE, "orphans"),
+        ];
+        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let request = CreateInstance {
+            name: name.into(),
+            labels: labels.into(),
+            metadata: Labels::new(),
+            cloud_init: None,
+            port: 3128,
+            auth: None,
+        };
+        let made = site.cloud.client.create("z", &request).await.unwrap();
+        made.instance.id
+    };
+    let ours = orphan("ours", &cluster).await;
+    let foreign = orphan("foreign", "another-cluster").await;
+    let sweep = ["--gc-interval", "300ms", "--gc-min-age", "1s"];
+    let base = ["--no-leader-elect", "--gc-allow-namespaced"];
+    let flags = |more: &[&'static str]| [&base, &sweep[..], more].concat();
+
+    let dry = site.operator_with(&flags(&["--gc-dry-run"]));
+    create(&site.proxies(), &proxy("p", ProxySpec::managed("local"))).await;
+    let live = until(&site.proxies(), "p", "the proxy to be ready", ready).await;
+    dry.process
+        .wait_for_log("it would be deleted but for --gc-dry-run", TIMEOUT)
+        .await
+        .unwrap();
+    let orphans = r#"proxy_operator_gc_orphans{provider="local"}"#;
+    assert!((dry.metric(orphans).await - 1.0).abs() < 0.1);
+    dry.process.kill9().unwrap();
+    assert_eq!(site.cloud.client.calls().await.unwrap().len(), 3);
+
+    let operator = site.operator_with(&flags(&[]));
+    let missing = async || {
+        Ok(site
+            .cloud
+            .client
+            .get("z", &ours)
+            .await
+            .is_err()
+            .then_some(()))
+    };
+    wait_for("the orphan to go", TIMEOUT, missing)
+        .await
+        .unwrap();
+    let sweeps = r#"proxy_operator_gc_sweeps_total{result="done"}"#;
+    let seen = operator.metric(sweeps).await;
+    wait_for("two more sweeps", TIMEOUT, async || {
+        Ok((operator.metric(sweeps).await >= seen + 2.0).then_some(()))
+    })
+    .await
+    .unwrap();
+    site.cloud.client.get("z", &foreign).await.unwrap();
+    assert!(books(&site, &live).await[0].deleted_at.is_none());
+    let deleted = r#"proxy_operator_gc_deleted_total{provider="local"}"#;
+    assert!(operator.metric(deleted).await >= 1.0);
+}
