@@ -70,7 +70,7 @@ mod tests {
             Short(u16),
             Number(u32),
             Long(u64),
-            Map(&'a [(&'a str, Value<'a>)]),
+            Map(&'a [(&'a str, Self)]),
             Texts(&'a [&'a str]),
         }
 

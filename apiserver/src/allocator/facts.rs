@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crawl_api::address::Endpoint;
-use crawl_api::conditions;
 use crawl_api::pool::{LeasePolicy, ProxyPool};
 use crawl_api::proxy::{NotAccepting, Proxy};
 use crawl_api::scheme::Scheme;
+use crawl_api::{conditions, names};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -72,7 +72,7 @@ pub struct ProxyFacts {
     pub name: Arc<str>,
     /// resourceVersion of this state.
     pub resource_version: u64,
-    /// Labels, for selectors.
+    /// Its own, and those of its exit, for selectors.
     pub labels: BTreeMap<String, String>,
     /// The pool it belongs to.
     pub pool: Option<PoolKey>,
@@ -123,7 +123,7 @@ impl ProxyFacts {
             name: proxy.metadata.name.as_deref()?.into(),
             namespace,
             resource_version: proxy.metadata.resource_version.as_deref()?.parse().ok()?,
-            labels: proxy.labels().clone(),
+            labels: labels(proxy),
             pool,
             endpoint: proxy.endpoint().cloned(),
             exit_ip: proxy.exit_ip().map(Into::into),
@@ -241,9 +241,48 @@ impl PoolFacts {
     }
 }
 
+/// The labels of an object, with those of its exit as status knows it.
+fn labels(proxy: &Proxy) -> BTreeMap<String, String> {
+    let mut labels = proxy.labels().clone();
+    labels.retain(|label, _| !label.starts_with(names::LABELS_EXIT));
+    if let Some(status) = &proxy.status {
+        let asn = status.asn.map(|asn| asn.to_string());
+        let known = [
+            (names::LABEL_EXIT_COUNTRY, status.country.clone()),
+            (names::LABEL_EXIT_ASN, asn),
+        ];
+        labels.extend(
+            known
+                .into_iter()
+                .filter_map(|(label, value)| Some((label.to_owned(), value?))),
+        );
+    }
+    labels
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_the_exit_is_comes_from_status_alone() {
+        let mut proxy = Proxy::new("a", crawl_api::proxy::ProxySpec::managed("p"));
+        let own = [("tier", "gold"), (names::LABEL_EXIT_COUNTRY, "FR")];
+        proxy.metadata.labels = Some(own.map(|(k, v)| (k.into(), v.into())).into());
+        let found = |proxy: &Proxy| {
+            let labels = labels(proxy);
+            [names::LABEL_EXIT_COUNTRY, names::LABEL_EXIT_ASN, "tier"]
+                .map(|label| labels.get(label).cloned())
+        };
+        assert_eq!(found(&proxy), [None, None, Some("gold".into())]);
+        proxy.status = Some(crawl_api::proxy::ProxyStatus {
+            country: Some("DE".into()),
+            asn: Some(64_500),
+            ..Default::default()
+        });
+        let known = ["DE", "64500", "gold"].map(|text| Some(text.to_owned()));
+        assert_eq!(found(&proxy), known);
+    }
 
     #[test]
     fn latency_is_rounded_up_to_a_power_of_two() {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use crawl_api::names;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Selector;
 
 use super::facts::PoolKey;
@@ -56,10 +57,62 @@ impl Candidates {
         match self {
             Self::Pool(_) | Self::Namespace(_) => None,
             Self::Labels { selector, .. } => {
-                let selector: LabelSelector = serde_json::from_str(selector).ok()?;
+                let mut selector: LabelSelector = serde_json::from_str(selector).ok()?;
+                exclude_unknown_exits(&mut selector);
                 Selector::try_from(selector).ok()
             },
         }
+    }
+}
+
+/// Whoever asks for "not in this country" does not want a proxy of which nobody knows the country:
+/// unlike for other labels, one that is missing does not match `NotIn`.
+fn exclude_unknown_exits(selector: &mut LabelSelector) {
+    let Some(expressions) = &mut selector.match_expressions else {
+        return;
+    };
+    let known: Vec<_> = expressions
+        .iter()
+        .filter(|asked| asked.operator == "NotIn" && asked.key.starts_with(names::LABELS_EXIT))
+        .map(|asked| LabelSelectorRequirement {
+            key: asked.key.clone(),
+            operator: "Exists".into(),
+            values: None,
+        })
+        .collect();
+    expressions.extend(known);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kube::core::SelectorExt;
+
+    use super::*;
+
+    #[test]
+    fn an_exit_that_nobody_knows_is_not_outside_of_a_country() {
+        let selector = |key: &str| LabelSelector {
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: key.into(),
+                operator: "NotIn".into(),
+                values: Some(vec!["DE".into()]),
+            }]),
+            match_labels: None,
+        };
+        let matches = |key: &str, value: Option<&str>| {
+            let candidates = Candidates::labels("ns", &selector(key)).unwrap();
+            let labels: BTreeMap<_, _> = value
+                .map(|value| (key.to_owned(), value.to_owned()))
+                .into_iter()
+                .collect();
+            candidates.selector().unwrap().matches(&labels)
+        };
+        assert!(matches(names::LABEL_EXIT_COUNTRY, Some("FR")));
+        assert!(!matches(names::LABEL_EXIT_COUNTRY, Some("DE")));
+        assert!(!matches(names::LABEL_EXIT_COUNTRY, None));
+        assert!(matches("tier", None), "as Kubernetes has it");
     }
 }
 

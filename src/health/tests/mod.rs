@@ -151,7 +151,7 @@ impl World {
     }
 
     /// A signed answer of the echo target to another request than any probe's.
-    async fn echo_answer(&self) -> String {
+    fn echo_answer(&self) -> String {
         let key = Key::read(&self.files.path().join("echo.key")).unwrap();
         let seen = "192.0.2.7".parse().unwrap();
         let answer = Answer::sign(&key, "0123456789abcdef".into(), seen, self.clock.now());

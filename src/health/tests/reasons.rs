@@ -90,7 +90,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
         ),
     );
     let forging = endpoint(forging.await);
-    let replaying = evil::forging(world.files.path(), world.echo_answer().await).await;
+    let replaying = evil::forging(world.files.path(), world.echo_answer()).await;
     let mut untrusted_tls = endpoint(evil::tls(files.path()).await);
     untrusted_tls.scheme = Scheme::Https;
     let socks = |address: SocketAddr| Endpoint {
@@ -125,7 +125,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
     let mut broken = target("broken-check", good.clone());
     broken.check.expect = Some(expecting("somewhere"));
 
-    for (target, reason) in [
+    for (target, reason) in vec![
         (target("portal-echo", portal.clone()), "UnexpectedContent"),
         (target_at("portal-page", portal, page), "UnexpectedContent"),
         (target("no-password", locked.clone()), "ProxyAuthFailed"),
