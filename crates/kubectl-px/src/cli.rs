@@ -7,9 +7,28 @@ use clap_complete::Shell;
 
 use crate::complete::complete;
 use crate::create::CreateLease;
+use crate::doctor::Doctor;
 use crate::failure::Failure;
 use crate::hold::Hold;
+use crate::mark::{DrainFlags, Mark, MarkFlags, run_drain, run_mark};
+use crate::resume::Resume;
 use crate::terminal;
+
+const DOCTOR: &str = "\
+Examples:
+  # Is everything there, and is anything held back? Ends with status 1 if something does not work
+  kubectl px doctor
+
+  # One proxy: object, provider, probes and leases side by side, and what happens next
+  kubectl px doctor eu-1";
+
+const DRAIN: &str = "\
+Examples:
+  # Empty one proxy, and wait until no lease is left
+  kubectl px drain eu-1 --wait
+
+  # Everything in a zone, for ten minutes at most
+  kubectl px drain --zone europe-west1-b --wait --timeout 10m";
 
 const NOTES: &str = "\
 With kubectl_complete-px on the PATH, kubectl's own completion knows this plugin. It asks no plugin
@@ -17,7 +36,7 @@ below a built-in command, so `kubectl create lease` is completed under its file 
 `kubectl px completion`. For the same reason `kubectl plugin list` warns that kubectl-create-lease
 overshadows `kubectl create`; it works, and `kubectl create` of anything else is unchanged.";
 
-/// Leases on crawling proxies.
+/// Crawling proxies, and leases on them.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-px", bin_name = "kubectl px", version, after_help = NOTES)]
 struct Px {
@@ -30,6 +49,18 @@ enum PxCommand {
     /// Use leases.
     #[command(subcommand)]
     Lease(LeaseCommand),
+    /// Say what is wrong with the installation, or with one proxy, and what to do.
+    #[command(after_help = DOCTOR)]
+    Doctor(Box<Doctor>),
+    /// Grant no new leases on proxies; leases that exist stay.
+    Cordon(Box<MarkFlags>),
+    /// Take proxies back into use: ends cordon and drain.
+    Uncordon(Box<MarkFlags>),
+    /// Grant no new leases on proxies, and ask those that exist to end within drainTimeoutSeconds.
+    #[command(after_help = DRAIN)]
+    Drain(Box<DrainFlags>),
+    /// Create again what went away: ends the pause after a mass deletion at the provider.
+    Resume(Box<Resume>),
     /// Print a completion script for both plugins, to be sourced by the shell.
     Completion {
         /// The shell.
@@ -55,12 +86,15 @@ pub fn run_create_lease() -> ExitCode {
 /// `kubectl px`.
 pub fn run_px() -> ExitCode {
     with_runtime(async || match parse::<Px>() {
-        Ok(Px {
-            command: PxCommand::Lease(LeaseCommand::Hold(hold)),
-        }) => Box::pin(hold.run()).await,
-        Ok(Px {
-            command: PxCommand::Completion { shell },
-        }) => print_completion(shell),
+        Ok(Px { command }) => match command {
+            PxCommand::Lease(LeaseCommand::Hold(hold)) => Box::pin(hold.run()).await,
+            PxCommand::Doctor(doctor) => Box::pin(doctor.run()).await,
+            PxCommand::Cordon(flags) => Box::pin(run_mark(Mark::Cordon, *flags)).await,
+            PxCommand::Uncordon(flags) => Box::pin(run_mark(Mark::Uncordon, *flags)).await,
+            PxCommand::Drain(flags) => Box::pin(run_drain(*flags)).await,
+            PxCommand::Resume(resume) => Box::pin(resume.run()).await,
+            PxCommand::Completion { shell } => print_completion(shell),
+        },
         Err(code) => code,
     })
 }
@@ -145,6 +179,23 @@ mod tests {
     }
 
     #[test]
+    fn proxies_are_named_or_selected_and_not_both() {
+        let parse = |args: &[&str]| Px::try_parse_from([&["x"], args].concat());
+        assert!(parse(&["drain", "a", "b", "--wait", "--timeout", "5m"]).is_ok());
+        assert!(parse(&["cordon", "-l", "geo=eu", "--pool", "eu", "--zone", "z"]).is_ok());
+        assert!(parse(&["cordon", "a", "--pool", "eu"]).is_err());
+        assert!(parse(&["uncordon", "--all", "-o", "json"]).is_ok());
+        assert!(
+            parse(&["cordon", "a", "--wait"]).is_err(),
+            "there is nothing to wait for"
+        );
+        assert!(parse(&["resume"]).is_err());
+        assert!(parse(&["resume", "eu"]).is_ok());
+        assert!(parse(&["resume", "--proxy", "eu-1"]).is_ok());
+        assert!(parse(&["doctor"]).is_ok());
+    }
+
+    #[test]
     fn words_are_completed_to_commands_flags_and_values() {
         let px = |words: &[&str]| {
             let mut command = Px::command();
@@ -161,6 +212,12 @@ mod tests {
         assert!(commands.starts_with("hold\tRun a command with a leased proxy\n"));
         assert!(px(&["lease", "hold", "--po"]).contains("--pool\tThe pool to lease from"));
         assert!(px(&["completion", ""]).contains("bash\n"));
+        assert!(px(&["dr"]).starts_with("drain\tGrant no new leases"));
+        assert!(px(&["drain", "--z"]).contains("--zone\tProxies whose instance is in this zone"));
+        assert_eq!(
+            px(&["doctor", "-o", "j"]),
+            "json\tThe findings, or the views of the proxy, for programs\n:4\n"
+        );
         assert_eq!(px(&["lease", "hold", "--pool", "eu", "--", ""]), ":0\n");
         assert_eq!(create(&["--scheme", "so"]), "socks5\n:4\n");
         assert_eq!(create(&["--scheme=so"]), "--scheme=socks5\n:4\n");

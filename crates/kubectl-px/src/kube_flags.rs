@@ -13,7 +13,7 @@ use crate::duration::parse_timeout;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster options")]
 pub(crate) struct KubeFlags {
-    /// Namespace of the lease; default: that of the kubeconfig's context.
+    /// Namespace; default: that of the kubeconfig's context.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
