@@ -1,0 +1,162 @@
+//! Credentials on a real control plane: generated ones are rotated with their machine, and a changed
+//! Secret applies at once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use crawl_api::proxy::{Auth, CloudInit, Proxy, ProxySpec, SecretRef};
+use crawl_api::{conditions, names};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use support::{Site, create, kubectl, proxy, ready, reason, until};
+
+const CLOUD_INIT: &str = "#cloud-config\n# {{proxy.usernamePlain}} {{proxy.passwordBase64}}\n";
+
+async fn site(namespace: &'static str) -> Site {
+    let site = Site::new(namespace).await;
+    let role = "--clusterrole=proxy-operator-secrets";
+    let account = "--serviceaccount=proxy-operator:proxy-operator";
+    let bind = [
+        "create",
+        "rolebinding",
+        "secrets",
+        "-n",
+        namespace,
+        role,
+        account,
+    ];
+    kubectl(site.cluster, &bind);
+    site
+}
+
+fn secrets(site: &Site) -> Api<Secret> {
+    Api::namespaced(site.client.clone(), site.namespace)
+}
+
+async fn merge(secrets: &Api<Secret>, name: &str, change: serde_json::Value) {
+    let change = Patch::Merge(change);
+    secrets
+        .patch(name, &PatchParams::default(), &change)
+        .await
+        .unwrap();
+}
+
+fn generated() -> ProxySpec {
+    let mut spec = ProxySpec::managed("local");
+    spec.auth = Some(Auth {
+        generate: true,
+        rotate_seconds: Some(86_400),
+        ..Auth::default()
+    });
+    spec.cloud_init = Some(CloudInit {
+        inline: Some(CLOUD_INIT.into()),
+        ..CloudInit::default()
+    });
+    spec
+}
+
+fn provider_id(proxy: &Proxy) -> Option<String> {
+    proxy.status.as_ref()?.provider_id.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn generated_credentials_are_rotated_with_their_machine() {
+    let site = site("rotation").await;
+    let _operator = site.operator();
+    let (proxies, secrets) = (site.proxies(), secrets(&site));
+    create(&proxies, &proxy("p", generated())).await;
+    let before = until(&proxies, "p", "the proxy to be ready", ready).await;
+    let old = secrets.get("p-proxy-auth").await.unwrap();
+
+    // As old as if the day were over.
+    let long_ago = json!({"metadata": {"annotations": {
+        names::ANNOTATION_ROTATED_AT: "2001-01-01T00:00:00Z"}}});
+    merge(&secrets, "p-proxy-auth", long_ago).await;
+    let replaced = |found: Option<&Proxy>| {
+        let found = ready(found)?;
+        (provider_id(&found) != provider_id(&before)).then_some(found)
+    };
+    let after = until(&proxies, "p", "another machine", replaced).await;
+    assert_ne!(
+        after.metadata.annotations.unwrap()[names::ANNOTATION_SPEC_HASH],
+        before.metadata.annotations.unwrap()[names::ANNOTATION_SPEC_HASH]
+    );
+    let new = secrets.get("p-proxy-auth").await.unwrap();
+    assert_ne!(new.data, old.data);
+    assert_eq!(
+        new.metadata.uid, old.metadata.uid,
+        "the Secret itself stays"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_secret_of_an_external_proxy_applies_at_once() {
+    let site = site("changed").await;
+    let _operator = site.operator();
+    let (proxies, secrets) = (site.proxies(), secrets(&site));
+    create(&proxies, &proxy("machine", generated())).await;
+    let machine = until(&proxies, "machine", "the proxy to be ready", ready).await;
+    let right = secrets.get("machine-proxy-auth").await.unwrap().data;
+
+    let wrong = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vendor"},
+        "stringData": {"username": "me", "password": "wrong"}});
+    create(&secrets, &serde_json::from_value(wrong).unwrap()).await;
+    let mut spec = ProxySpec::external(machine.endpoint().unwrap().clone());
+    spec.auth = Some(Auth {
+        secret_ref: Some(SecretRef {
+            name: "vendor".into(),
+        }),
+        ..Auth::default()
+    });
+    create(&proxies, &proxy("bought", spec)).await;
+    let refused = |found: Option<&Proxy>| {
+        (reason(found?, conditions::HEALTHY) == conditions::REASON_PROXY_AUTH_FAILED).then_some(())
+    };
+    until(&proxies, "bought", "its credentials to be refused", refused).await;
+
+    // Why this shows the watch: nothing else looks at an External proxy that did not change.
+    merge(&secrets, "vendor", json!({"data": right})).await;
+    until(&proxies, "bought", "the new credentials to be used", ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_created_that_would_be_an_open_relay() {
+    let site = site("relay").await;
+    let _operator = site.operator();
+    let (proxies, secrets) = (site.proxies(), secrets(&site));
+    let spec = ProxySpec {
+        auth: None,
+        ..generated()
+    };
+    create(&proxies, &proxy("open", spec)).await;
+    let bad = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"},
+        "stringData": {"username": "me", "password": "ends with a line break\n"}});
+    create(&secrets, &serde_json::from_value(bad).unwrap()).await;
+    let mut spec = generated();
+    spec.auth = Some(Auth {
+        secret_ref: Some(SecretRef {
+            name: "mine".into(),
+        }),
+        ..Auth::default()
+    });
+    create(&proxies, &proxy("odd", spec)).await;
+    for (name, says) in [("open", "auth.generate"), ("odd", "control characters")] {
+        let refused = |found: Option<&Proxy>| {
+            let condition = found?.condition(conditions::PROVISIONED)?;
+            let invalid = condition.reason == conditions::REASON_CLOUD_INIT_INVALID;
+            (invalid && condition.message.contains(says)).then_some(())
+        };
+        until(&proxies, name, "the refusal", refused).await;
+        assert_eq!(provider_id(&proxies.get(name).await.unwrap()), None);
+    }
+    merge(
+        &secrets,
+        "mine",
+        json!({"stringData": {"password": "'\"$`\\;%@: #"}}),
+    )
+    .await;
+    until(&proxies, "odd", "the proxy to be ready", ready).await;
+}
