@@ -202,7 +202,7 @@ impl ApiError {
         self
     }
 
-    fn with_empty_details(mut self) -> Self {
+    pub(crate) fn with_empty_details(mut self) -> Self {
         self.0.details = Some(Details::default());
         self
     }
@@ -326,13 +326,14 @@ impl ApiError {
 
     /// 403 for a request about an object or collection; `why` follows the standard prefix.
     pub fn forbidden(gr: &GroupResource, name: &str, why: &str) -> Self {
-        let message = match (gr.resource.as_str(), name) {
-            ("", _) => format!("forbidden: {why}"),
-            (_, "") => format!("{gr} is forbidden: {why}"),
-            (_, name) => format!("{gr} {name:?} is forbidden: {why}"),
+        let nothing = gr.resource.is_empty() && gr.group.is_empty();
+        let message = match name {
+            _ if nothing => format!("forbidden: {why}"),
+            "" => format!("{gr} is forbidden: {why}"),
+            name => format!("{gr} {name:?} is forbidden: {why}"),
         };
         let error = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        if gr.resource.is_empty() {
+        if nothing {
             error.with_empty_details()
         } else {
             error.about(gr, name)

@@ -19,6 +19,7 @@ use crate::schema::structural::Schema;
 
 mod create;
 mod delete;
+mod json_patch;
 mod subresource;
 mod update;
 

@@ -178,13 +178,7 @@ fn applied(mut value: Value, revision: Revision, change: &Change) -> Result<Deco
             })
         },
         Change::Patch(Patch::Json(patch)) => {
-            json_patch::patch(&mut value, patch).map_err(|e| {
-                ApiError::refusal(
-                    http::StatusCode::UNPROCESSABLE_ENTITY,
-                    "Invalid",
-                    format!("the server rejected our request due to an error in our request: {e}"),
-                )
-            })?;
+            super::json_patch::apply(&mut value, patch)?;
             let given = value
                 .pointer("/metadata/resourceVersion")
                 .filter(|rv| rv.as_str() != Some(&revision.to_string()))
@@ -252,7 +246,11 @@ fn check_identity(
     namespace: &str,
 ) -> Result<(), ApiError> {
     match new.name.as_deref() {
-        None | Some("") => new.name = Some(name.to_owned()),
+        None | Some("") => {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            )));
+        },
         Some(given) if given == name => {},
         Some(given) => {
             return Err(ApiError::bad_request(format!(
