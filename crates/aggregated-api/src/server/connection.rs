@@ -131,6 +131,11 @@ impl Listener {
                 }
                 let answer = service.clone().oneshot(request);
                 async move {
+                    if is_h2 {
+                        // Why: hyper looks for a reset only when a request waits. One that was taken back
+                        // would be worked on all the same, and a client could queue up any amount of work.
+                        tokio::task::yield_now().await;
+                    }
                     let Ok(mut response) = answer.await;
                     if is_h2 {
                         in_flight.close_if_asked(response.headers_mut());

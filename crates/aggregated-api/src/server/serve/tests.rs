@@ -1,6 +1,10 @@
 //! Real sockets on loopback. Limits are shortened where their passing is waited for.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use axum::{Router, body::Body, extract::Request as AxumRequest, routing::get};
 use http::{HeaderMap, StatusCode, Version};
@@ -16,7 +20,7 @@ use rustls_pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::Barrier,
+    sync::{Barrier, Notify},
     task::JoinHandle,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -455,6 +459,57 @@ async fn five_hundred_requests_run_at_once_on_one_connection() {
     });
     let answers = within("all answers", futures::future::join_all(requests)).await;
     assert!(answers.iter().all(|&status| status == StatusCode::OK));
+}
+
+/// What clients do who reset rapidly (CVE-2023-44487): the work of a request must not be done for nobody.
+#[tokio::test]
+async fn a_request_that_is_taken_back_at_once_is_not_begun() {
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let mut frame = length[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+    /// HEADERS that end a GET of `path`; 0x82 and 0x87 are `:method: GET` and `:scheme: https`.
+    fn get_frame(stream: u32, path: &str) -> Vec<u8> {
+        let mut block = vec![0x82, 0x87, 0x04, u8::try_from(path.len()).unwrap()];
+        block.extend(path.as_bytes());
+        frame(1, 0x05, stream, &block)
+    }
+    let begun = Arc::new(AtomicUsize::new(0));
+    let last = Arc::new(Notify::new());
+    let app = Router::new()
+        .route(
+            "/taken-back",
+            get({
+                let begun = Arc::clone(&begun);
+                async move || {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                }
+            }),
+        )
+        .route(
+            "/last",
+            get({
+                let last = Arc::clone(&last);
+                async move || last.notify_one()
+            }),
+        );
+    let server = Setup::default().start(app).await;
+    let mut connected = server.connect(&["h2"], None).await;
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, &[]));
+    for stream in (1..20).step_by(2) {
+        sent.extend(get_frame(stream, "/taken-back"));
+        // CANCEL
+        sent.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    sent.extend(get_frame(21, "/last"));
+    connected.stream.write_all(&sent).await.unwrap();
+    within("the last request", last.notified()).await;
+    assert_eq!(begun.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
