@@ -135,8 +135,9 @@ pub fn negotiate(
     answer: Answer,
 ) -> Result<Representation, ApiError> {
     let include = include_object(query)?;
-    let pretty = match query.get("pretty") {
-        Some(text) => text != "false" && text != "0",
+    let pretty = match query.get("pretty").filter(|text| !text.is_empty()) {
+        // What `strconv.ParseBool` takes for true.
+        Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
         None => headers
             .get(USER_AGENT)
             .and_then(|v| v.to_str().ok())

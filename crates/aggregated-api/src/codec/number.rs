@@ -29,17 +29,29 @@ fn parse<T: FromStr>(function: &str, text: &str, digits: &str) -> Result<T, Stri
     text.parse().map_err(|_| refuse("value out of range"))
 }
 
-/// Go's duration syntax: `1h2m3.5s`, `300ms`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
+/// Go's duration syntax: `1h2m3.5s`, `300ms`. One below zero is none.
+///
+/// # Errors
+/// The text of `time.ParseDuration`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if rest == "0" {
+        return Ok(Duration::ZERO);
     }
-    let mut rest = text;
+    if rest.is_empty() {
+        return Err(invalid());
+    }
     let mut total = 0.0;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
         let (number, tail) = rest.split_at(digits);
-        let number: f64 = number.parse().ok()?;
+        let number: f64 = number.parse().map_err(|_| invalid())?;
+        if tail.is_empty() {
+            return Err(format!("time: missing unit in duration {text:?}"));
+        }
         let end = tail
             .find(|c: char| c.is_ascii_digit() || c == '.')
             .unwrap_or(tail.len());
@@ -52,11 +64,14 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
                 "ms" => 1e-3,
                 "us" | "µs" => 1e-6,
                 "ns" => 1e-9,
-                _ => return None,
+                _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
             };
         rest = tail;
     }
-    Duration::try_from_secs_f64(total).ok()
+    if text.starts_with('-') {
+        return Ok(Duration::ZERO);
+    }
+    Duration::try_from_secs_f64(total).map_err(|_| invalid())
 }
 
 #[cfg(test)]
@@ -109,11 +124,21 @@ mod tests {
 
     #[test]
     fn durations_have_units() {
-        assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
-        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("0"), Some(Duration::ZERO));
-        for bad in ["5", "s", "5d", "foo", "1..2s"] {
-            assert_eq!(parse_duration(bad), None, "{bad}");
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("+1.5s"), Ok(Duration::from_millis(1500)));
+        for nothing in ["0", "-0", "-1s"] {
+            assert_eq!(parse_duration(nothing), Ok(Duration::ZERO), "{nothing}");
+        }
+        for (bad, why) in [
+            ("", r#"time: invalid duration """#),
+            ("-", r#"time: invalid duration "-""#),
+            ("5", r#"time: missing unit in duration "5""#),
+            ("1m5", r#"time: missing unit in duration "1m5""#),
+            ("s", r#"time: invalid duration "s""#),
+            ("5d", r#"time: unknown unit "d" in duration "5d""#),
+            ("foo", r#"time: invalid duration "foo""#),
+        ] {
+            assert_eq!(parse_duration(bad), Err(why.to_owned()), "{bad}");
         }
     }
 }

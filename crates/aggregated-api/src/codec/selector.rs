@@ -300,6 +300,13 @@ impl FieldSelector {
         })
     }
 
+    /// The one namespace that can match, when the selector fixes it.
+    pub fn exact_namespace(&self) -> Option<&str> {
+        self.0.iter().find_map(|(field, equal, value)| {
+            (*field == Field::Namespace && *equal).then_some(value.as_str())
+        })
+    }
+
     /// Whether an object of this name matches.
     pub fn matches(&self, namespace: &str, name: &str) -> bool {
         self.0.iter().all(|(field, equal, value)| {
@@ -309,6 +316,26 @@ impl FieldSelector {
             };
             (actual == value) == *equal
         })
+    }
+}
+
+/// Whether a text can be a segment of a path, as `IsPathSegmentName` of apimachinery has it.
+///
+/// # Errors
+/// What keeps it from that.
+pub(crate) fn is_path_segment(name: &str) -> Result<(), String> {
+    if matches!(name, "." | "..") {
+        return Err(format!("may not be '{name}'"));
+    }
+    let illegal: Vec<_> = ["/", "%"]
+        .into_iter()
+        .filter(|part| name.contains(part))
+        .map(|part| format!("may not contain '{part}'"))
+        .collect();
+    if illegal.is_empty() {
+        Ok(())
+    } else {
+        Err(illegal.join(";"))
     }
 }
 

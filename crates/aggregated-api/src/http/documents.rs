@@ -106,7 +106,18 @@ impl Documents {
         }
     }
 
-    /// The document at `path`, or a 404 that lists the paths there are.
+    /// Whether there is anything at `path`.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        matches!(path, "/" | "/index.html")
+            || self.paths["paths"].as_array().is_some_and(|paths| {
+                paths
+                    .iter()
+                    .any(|known| known == path.trim_end_matches('/'))
+            })
+    }
+
+    /// The document at `path`, or a 404: below a served group as for an object, else with the paths there
+    /// are.
     pub(crate) fn answer(
         &self,
         path: &str,
@@ -130,7 +141,14 @@ impl Documents {
                     },
                     path => {
                         let Some(document) = self.plain.get(path) else {
-                            return Ok(raw_json(StatusCode::NOT_FOUND, &self.paths));
+                            return match path.rsplit_once('/') {
+                                Some((group, _))
+                                    if group != "/apis" && self.plain.contains_key(group) =>
+                                {
+                                    Err(ApiError::unknown_resource())
+                                },
+                                _ => Ok(raw_json(StatusCode::NOT_FOUND, &self.paths)),
+                            };
                         };
                         only_get(&parts.method)?;
                         let representation = negotiate(headers, query, negotiate::Answer::Plain)?;

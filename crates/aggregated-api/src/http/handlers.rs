@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use super::service::{Admitted, Served, Shared, key_of};
 use super::status::ApiError;
 use crate::codec::decode::{Decoded, Format, decode};
 use crate::codec::negotiate::{self, Representation, View, body_format, negotiate};
-use crate::codec::selector::FieldSelector;
+use crate::codec::selector::{FieldSelector, is_path_segment};
 use crate::registry::context::RequestCtx;
 use crate::registry::entry::Entry;
 use crate::registry::read::Reader;
@@ -60,10 +60,7 @@ impl Shared {
                 return Err(ApiError::method_not_allowed());
             }
         }
-        let sub = served
-            .subresources
-            .iter()
-            .find(|s| s.name == request.subresource);
+        let sub = served.subresource(&request.subresource);
         if !request.subresource.is_empty() {
             let sub = sub.ok_or_else(ApiError::unknown_resource)?;
             if !sub.verbs.contains(&request.verb) {
@@ -76,7 +73,16 @@ impl Shared {
             return Err(ApiError::method_not_allowed());
         }
         if request.verb == "watch" {
+            if admitted.parts.method != Method::GET {
+                return Err(ApiError::method_not_allowed());
+            }
             return self.watch(kind, request, admitted).await;
+        }
+        if !request.name.is_empty() && request.verb != "create" {
+            is_path_segment(&request.name).map_err(|why| {
+                let name = &request.name;
+                ApiError::bad_request(format!("Name parameter invalid: {name:?}: {why}"))
+            })?;
         }
         let writes = !matches!(request.verb, "get" | "list" | "deletecollection");
         let now = self.clock.elapsed();

@@ -62,9 +62,9 @@ impl Health {
     /// The answer at a path, unless it is none of health.
     pub(super) fn answer(&self, path: &str, query: &Query) -> Option<Response<Body>> {
         let path = path.strip_prefix('/')?;
-        let (name, single) = path.split_once('/').map_or((path, None), |(name, check)| {
-            (name, Some(check).filter(|check| !check.is_empty()))
-        });
+        let (name, single) = path
+            .split_once('/')
+            .map_or((path, None), |(name, check)| (name, Some(check)));
         if !matches!(name, "healthz" | "livez" | "readyz") {
             return None;
         }
@@ -198,6 +198,7 @@ mod tests {
                 Some((500, "internal server error: not yet\n")),
             ),
             ("/livez/store", "", None),
+            ("/livez/", "", None),
             ("/health", "", None),
         ] {
             let expected = expected.map(|(status, body)| (status, body.to_owned()));

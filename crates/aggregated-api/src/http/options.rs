@@ -24,11 +24,14 @@ const MAX_TIMEOUT: Duration = Duration::from_mins(1);
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes a query string.
+    /// Decodes a query string. As by Go's `url.ParseQuery`, a parameter with a semicolon or with an
+    /// escape that is none is passed over.
     pub fn parse(text: &str) -> Self {
         Self(
-            url::form_urlencoded::parse(text.as_bytes())
-                .into_owned()
+            text.split('&')
+                .filter(|pair| is_well_formed(pair))
+                .flat_map(|pair| url::form_urlencoded::parse(pair.as_bytes()))
+                .map(|(name, value)| (name.into_owned(), value.into_owned()))
                 .collect(),
         )
     }
@@ -73,7 +76,7 @@ impl Query {
         Ok(u64::try_from(number).ok().filter(|n| *n > 0))
     }
 
-    /// The time the client allows for the request.
+    /// The time the client allows for the request; one that is not above zero says nothing.
     ///
     /// # Errors
     /// 400 when `timeout` is no duration.
@@ -82,13 +85,24 @@ impl Query {
             return Ok(MAX_TIMEOUT);
         };
         match parse_duration(text) {
-            Some(Duration::ZERO) => Ok(MAX_TIMEOUT),
-            Some(duration) => Ok(duration.min(MAX_TIMEOUT)),
-            None => Err(ApiError::bad_request(format!(
-                "invalid timeout specified in the request URL - time: invalid duration {text:?}"
+            Ok(Duration::ZERO) => Ok(MAX_TIMEOUT),
+            Ok(duration) => Ok(duration.min(MAX_TIMEOUT)),
+            Err(why) => Err(ApiError::bad_request(format!(
+                "invalid timeout specified in the request URL - {why}"
             ))),
         }
     }
+}
+
+fn is_well_formed(pair: &str) -> bool {
+    let escapes = |text: &str| {
+        text.split('%').skip(1).all(|after| {
+            let mut digits = after.bytes();
+            let mut hex = || digits.next().is_some_and(|digit| digit.is_ascii_hexdigit());
+            hex() && hex()
+        })
+    };
+    !pair.contains(';') && escapes(pair)
 }
 
 /// How `resourceVersion` is applied.
@@ -187,6 +201,18 @@ pub struct ListOptions {
 }
 
 impl ListOptions {
+    /// Whether every option can be read, without a look at what they mean together.
+    ///
+    /// # Errors
+    /// 400 naming the first that cannot.
+    pub(super) fn check_form(query: &Query) -> Result<(), ApiError> {
+        query.number("timeoutSeconds")?;
+        query.number("limit")?;
+        LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?;
+        FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?;
+        Ok(())
+    }
+
     /// Reads and checks the options of a list (`watch` false) or watch.
     ///
     /// # Errors
@@ -369,18 +395,19 @@ impl WriteOptions {
     /// 422 naming the parameter.
     pub fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
-        let dry_run = dry_run(query.set("dryRun"), &mut errors);
         let manager = query.get("fieldManager").unwrap_or_default();
         if manager.len() > 128 {
             errors.push(FieldError::too_long("fieldManager", 128));
         }
-        if manager.chars().any(char::is_control) {
-            errors.push(FieldError::invalid(
-                "fieldManager",
-                &manager,
-                "should only contain printable characters",
-            ));
+        for (position, character) in manager.char_indices() {
+            if character.is_control() || (character.is_whitespace() && character != ' ') {
+                let code = u32::from(character);
+                let why = format!("invalid character U+{code:04X} (at position {position})");
+                errors.push(FieldError::invalid("fieldManager", &manager, &why));
+            }
         }
+        let values: Vec<_> = query.all("dryRun").collect();
+        let dry_run = dry_run(&values, &mut errors);
         if kind == "PatchOptions" && query.set("force").is_some() {
             errors.push(FieldError::forbidden(
                 "force",
@@ -392,7 +419,7 @@ impl WriteOptions {
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
             other => {
-                let supported = ["Ignore", "Strict", "Warn"].map(str::to_owned);
+                let supported = ["", "Ignore", "Strict", "Warn"].map(str::to_owned);
                 errors.push(FieldError::not_supported(
                     "fieldValidation",
                     &other,
@@ -412,19 +439,13 @@ impl WriteOptions {
     }
 }
 
-fn dry_run(value: Option<&str>, errors: &mut Vec<FieldError>) -> bool {
-    match value {
-        None => false,
-        Some("All") => true,
-        Some(other) => {
-            errors.push(FieldError::not_supported(
-                "dryRun",
-                &[other],
-                &["All".to_owned()],
-            ));
-            false
-        },
+/// Whether there are stages not to be run; the only one there is is `All`.
+fn dry_run<S: AsRef<str> + Serialize>(values: &[S], errors: &mut Vec<FieldError>) -> bool {
+    if values.iter().any(|value| value.as_ref() != "All") {
+        let supported = ["All".to_owned()];
+        errors.push(FieldError::not_supported("dryRun", &values, &supported));
     }
+    !values.is_empty()
 }
 
 /// What becomes of dependents.
@@ -455,6 +476,9 @@ pub struct DeleteOptions {
 #[serde(rename_all = "camelCase", default)]
 struct RawDeleteOptions {
     kind: Option<String>,
+    /// Read to be refused when it is no number: no kind here has a grace period.
+    #[serde(rename = "gracePeriodSeconds")]
+    _grace_period_seconds: Option<i64>,
     propagation_policy: Option<String>,
     orphan_dependents: Option<bool>,
     dry_run: Option<Vec<String>>,
@@ -475,15 +499,26 @@ impl DeleteOptions {
     /// 400 for a body that is no DeleteOptions, 422 for options that contradict each other.
     pub fn parse(query: &Query, body: Option<serde_json::Value>) -> Result<Self, ApiError> {
         let raw = match body {
+            // Why: serde would take a list for the members in their order.
+            Some(value) if !value.is_object() => {
+                return Err(ApiError::bad_request(
+                    "the body cannot be handled as DeleteOptions: it is no object",
+                ));
+            },
             Some(value) => serde_json::from_value::<RawDeleteOptions>(value).map_err(|e| {
                 ApiError::bad_request(format!("the body cannot be handled as DeleteOptions: {e}"))
             })?,
             None => RawDeleteOptions {
+                _grace_period_seconds: query
+                    .get("gracePeriodSeconds")
+                    .map(parse_int)
+                    .transpose()
+                    .map_err(ApiError::bad_request)?,
                 propagation_policy: query.set("propagationPolicy").map(ToOwned::to_owned),
                 orphan_dependents: query
                     .set("orphanDependents")
                     .map(|_| query.flag("orphanDependents")),
-                dry_run: query.set("dryRun").map(|v| vec![v.to_owned()]),
+                dry_run: Some(query.all("dryRun").map(ToOwned::to_owned).collect()),
                 ..RawDeleteOptions::default()
             },
         };
@@ -498,10 +533,6 @@ impl DeleteOptions {
             )));
         }
         let mut errors = Vec::new();
-        let mut dry = false;
-        for value in raw.dry_run.iter().flatten() {
-            dry |= dry_run(Some(value), &mut errors);
-        }
         if raw.orphan_dependents.is_some() && raw.propagation_policy.is_some() {
             errors.push(FieldError::invalid(
                 "propagationPolicy",
@@ -517,7 +548,7 @@ impl DeleteOptions {
             },
             (Some("Foreground"), _) => Some(Propagation::Foreground),
             (Some(other), _) => {
-                let supported = ["Background", "Foreground", "Orphan"].map(str::to_owned);
+                let supported = ["Foreground", "Background", "Orphan", "nil"].map(str::to_owned);
                 errors.push(FieldError::not_supported(
                     "propagationPolicy",
                     &other,
@@ -526,6 +557,7 @@ impl DeleteOptions {
                 None
             },
         };
+        let dry = dry_run(&raw.dry_run.unwrap_or_default(), &mut errors);
         if !errors.is_empty() {
             return Err(ApiError::invalid(META_GROUP, "DeleteOptions", "", &errors));
         }

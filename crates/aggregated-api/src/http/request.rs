@@ -2,9 +2,9 @@
 
 use http::Method;
 
-use super::options::Query;
+use super::options::{ListOptions, Query};
 use crate::auth::Attributes;
-use crate::codec::selector::FieldSelector;
+use crate::codec::selector::{FieldSelector, is_path_segment};
 
 /// A request for an API object or collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct ResourceRequest {
     pub name: String,
     /// Subresource, empty for the main resource; further segments are kept, joined by slashes.
     pub subresource: String,
+    /// Whether the deprecated prefix `watch/` makes it a watch.
+    pub watch_prefix: bool,
 }
 
 /// A request, by path and method.
@@ -58,8 +60,10 @@ impl RequestInfo {
         let subresource = rest.get(1..).unwrap_or_default().join("/");
         let collection = name.is_empty();
         // Upstream's GET of a name is no watch, whatever the query says.
-        let watching = watch_prefix || (collection && query.flag("watch"));
+        let watching = collection && query.flag("watch");
         let verb = match *method {
+            // As upstream, whatever the method: a DELETE there is a refused watch, and deletes nothing.
+            _ if watch_prefix => "watch",
             Method::POST => "create",
             Method::PUT => "update",
             Method::PATCH => "patch",
@@ -79,6 +83,7 @@ impl RequestInfo {
             resource: (*resource).to_owned(),
             name: name.to_owned(),
             subresource,
+            watch_prefix,
         })
     }
 
@@ -93,25 +98,34 @@ impl RequestInfo {
                 let mut name = request.name.clone();
                 // A list or watch of one name is authorised for that name.
                 if name.is_empty()
-                    && matches!(request.verb, "list" | "watch" | "deletecollection")
-                    && let Some(selector) = query.get("fieldSelector")
-                    && let Ok(selector) = FieldSelector::parse(selector)
-                    && let Some(exact) = selector.exact_name()
+                    && !request.watch_prefix
+                    && matches!(request.verb, "list" | "watch")
+                    && let Some(selected) = selected_name(query)
                 {
-                    exact.clone_into(&mut name);
+                    name = selected;
                 }
+                let first = request.subresource.split('/').next();
                 Attributes::Resource {
                     verb: request.verb.to_owned(),
                     group: request.group.clone(),
                     version: request.version.clone(),
                     resource: request.resource.clone(),
-                    subresource: request.subresource.clone(),
+                    subresource: first.unwrap_or_default().to_owned(),
                     namespace: request.namespace.clone(),
                     name,
                 }
             },
         }
     }
+}
+
+/// The one name that a collection is narrowed to; none when any option of the query cannot be read.
+fn selected_name(query: &Query) -> Option<String> {
+    ListOptions::check_form(query).ok()?;
+    let fields = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
+    let name = fields.exact_name()?;
+    is_path_segment(name).ok()?;
+    Some(name.to_owned())
 }
 
 #[cfg(test)]
@@ -163,6 +177,11 @@ mod tests {
                 "watch g/ks ns=n name=x sub=",
             ),
             (
+                Method::DELETE,
+                "/apis/g/v1/watch/namespaces/n/ks/x",
+                "watch g/ks ns=n name=x sub=",
+            ),
+            (
                 Method::GET,
                 "/apis/g/v1/namespaces/n/ks/x?watch=true",
                 "get g/ks ns=n name=x sub=",
@@ -197,15 +216,58 @@ mod tests {
         }
     }
 
+    // Outcomes of `NewRequestInfo` of k8s.io/apiserver/pkg/endpoints/request/requestinfo.go.
     #[test]
-    fn a_watch_of_one_name_is_authorised_for_that_name() {
-        let query = Query::parse("watch=1&fieldSelector=metadata.name%3Dx");
-        let info = RequestInfo::parse(&Method::GET, "/apis/g/v1/namespaces/n/ks", &query);
-        let Attributes::Resource { verb, name, .. } =
-            info.attributes(&Method::GET, "/apis/g/v1/namespaces/n/ks", &query)
+    fn a_list_or_watch_of_one_name_is_authorised_for_that_name() {
+        let collection = "/apis/g/v1/namespaces/n/ks";
+        let one = "fieldSelector=metadata.name%3Dx";
+        for (method, path, query, expected) in [
+            (
+                Method::GET,
+                collection,
+                format!("watch=1&{one}"),
+                ("watch", "x"),
+            ),
+            (Method::GET, collection, one.to_owned(), ("list", "x")),
+            (
+                Method::GET,
+                collection,
+                format!("{one}&limit=a"),
+                ("list", ""),
+            ),
+            (Method::GET, collection, format!("{one}%2Fy"), ("list", "")),
+            (
+                Method::DELETE,
+                collection,
+                one.to_owned(),
+                ("deletecollection", ""),
+            ),
+            (
+                Method::GET,
+                "/apis/g/v1/watch/namespaces/n/ks",
+                one.to_owned(),
+                ("watch", ""),
+            ),
+        ] {
+            let query = Query::parse(&query);
+            let info = RequestInfo::parse(&method, path, &query);
+            let Attributes::Resource { verb, name, .. } = info.attributes(&method, path, &query)
+            else {
+                panic!("a resource request");
+            };
+            assert_eq!((verb.as_str(), name.as_str()), expected, "{query:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_below_a_subresource_is_authorised_for_it() {
+        let query = Query::default();
+        let path = "/apis/g/v1/namespaces/n/ks/x/status/more";
+        let info = RequestInfo::parse(&Method::GET, path, &query);
+        let Attributes::Resource { subresource, .. } = info.attributes(&Method::GET, path, &query)
         else {
             panic!("a resource request");
         };
-        assert_eq!((verb.as_str(), name.as_str()), ("watch", "x"));
+        assert_eq!(subresource, "status");
     }
 }

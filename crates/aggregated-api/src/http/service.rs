@@ -251,13 +251,12 @@ impl Shared {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let RequestInfo::Resource(request) = &info {
-            let known = self.kinds.contains_key(&key_of(request));
-            let resource = if known { request.resource.as_str() } else { "" };
-            let subresource = if known {
-                request.subresource.as_str()
-            } else {
-                ""
-            };
+            // Why: a label that callers may choose would let them fill the memory with metrics.
+            let served = self.kinds.get(&key_of(request));
+            let resource = served.map_or("", |_| request.resource.as_str());
+            let subresource = served
+                .and_then(|served| served.description.subresource(&request.subresource))
+                .map_or("", |subresource| subresource.name);
             self.requests
                 .with_label_values(&[
                     request.verb,
@@ -284,7 +283,14 @@ impl Shared {
         warnings: &Arc<Mutex<Vec<String>>>,
         close: &mut bool,
     ) -> Answer {
-        let deadline = self.clock.elapsed() + query.timeout()?;
+        let watches = matches!(info, RequestInfo::Resource(request) if request.verb == "watch");
+        let allowed = if watches {
+            // A watch has `timeoutSeconds`, and takes no notice of what bounds a request.
+            Duration::MAX
+        } else {
+            query.timeout()?
+        };
+        let deadline = self.clock.elapsed().saturating_add(allowed);
         if parts
             .headers
             .keys()
@@ -413,15 +419,16 @@ impl Shared {
         if let Some(answer) = self.health.answer(path, &request.query) {
             return Ok(answer);
         }
-        match path.trim_end_matches('/') {
+        match path {
             METRICS => self.metrics(),
-            VERSION => {
+            VERSION | "/version/" => {
                 only_get(&parts.method)?;
                 Ok(raw_json(StatusCode::OK, &version()))
             },
             _ => {
                 self.refuse_until_started()?;
-                if parts.method != Method::GET && parts.method != Method::HEAD {
+                let reads = matches!(parts.method, Method::GET | Method::HEAD);
+                if !reads && self.documents.has(path) {
                     return Err(ApiError::method_not_allowed());
                 }
                 self.documents

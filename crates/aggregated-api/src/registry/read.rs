@@ -14,6 +14,7 @@ use super::cache::{KindCache, Snapshot, StoreCache};
 use super::entry::Entry;
 use super::serving::AnyServing;
 use crate::codec::negotiate::{MetaVersion, Representation, View};
+use crate::codec::selector::is_path_segment;
 use crate::http::options::{Continue, ListOptions, ReadAt};
 use crate::http::response::{Answer, json_bytes, value};
 use crate::http::status::ApiError;
@@ -67,6 +68,12 @@ impl Reader<'_> {
         namespace: &str,
         options: &ListOptions,
     ) -> Result<Page, ApiError> {
+        let narrowed = options.fields.exact_namespace();
+        let namespace = match narrowed.filter(|name| is_path_segment(name).is_ok()) {
+            // As upstream: pages of a list that is narrowed to a namespace are those of the namespace.
+            Some(narrowed) if self.declaration.namespaced && namespace.is_empty() => narrowed,
+            _ => namespace,
+        };
         let prefix = self.prefix(namespace);
         let (snapshot, start) = match &options.continue_from {
             Some(token) => (
@@ -81,7 +88,14 @@ impl Reader<'_> {
                 options.limit
             },
         };
-        Ok(page(&snapshot, &prefix, start.as_deref(), limit, options))
+        let mut page = page(&snapshot, &prefix, start.as_deref(), limit, options);
+        if options.fields.exact_name().is_some()
+            && (!namespace.is_empty() || !self.declaration.namespaced)
+        {
+            // There is no other object of that name to go on to.
+            page.continue_token = None;
+        }
+        Ok(page)
     }
 
     pub(crate) fn prefix(&self, namespace: &str) -> String {

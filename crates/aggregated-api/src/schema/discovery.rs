@@ -26,6 +26,13 @@ pub struct ServedKind {
     pub subresources: Vec<ServedSubresource>,
 }
 
+impl ServedKind {
+    /// The subresource of a name, if it is served.
+    pub(crate) fn subresource(&self, name: &str) -> Option<&ServedSubresource> {
+        self.subresources.iter().find(|sub| sub.name == name)
+    }
+}
+
 /// What is served of one subresource.
 #[derive(Clone, Debug)]
 pub struct ServedSubresource {
