@@ -15,7 +15,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use mock_cloud::faults::Behaviour;
-use mock_cloud::model::{CreateInstance, Instance, Labels};
+use mock_cloud::model::{CreateInstance, Instance, Labels, ListInstances};
 use mock_cloud::records::EverCreated;
 use runtime_kit::{Clock, SystemClock};
 use serde_json::json;
@@ -159,7 +159,7 @@ async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
     let full =
         |pool: Option<&ProxyPool>| (pool?.status.as_ref()?.ready_replicas == 5).then_some(());
     until(&pools, "eu", "five members", full).await;
-    for instance in site.cloud.client.list(&Default::default()).await.unwrap() {
+    for instance in site.cloud.client.list(&ListInstances::default()).await.unwrap() {
         let Instance { zone, id, .. } = instance;
         site.cloud.client.delete(&zone, &id).await.unwrap();
     }

@@ -83,6 +83,18 @@ fn exclude_unknown_exits(selector: &mut LabelSelector) {
     expressions.extend(known);
 }
 
+impl std::fmt::Display for Candidates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pool(PoolKey { namespace, name }) => write!(f, "of pool {namespace}/{name}"),
+            Self::Namespace(namespace) => write!(f, "in namespace {namespace}"),
+            Self::Labels { namespace, .. } => {
+                write!(f, "in namespace {namespace} that match the selector")
+            },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -113,17 +125,5 @@ mod tests {
         assert!(!matches(names::LABEL_EXIT_COUNTRY, Some("DE")));
         assert!(!matches(names::LABEL_EXIT_COUNTRY, None));
         assert!(matches("tier", None), "as Kubernetes has it");
-    }
-}
-
-impl std::fmt::Display for Candidates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Pool(PoolKey { namespace, name }) => write!(f, "of pool {namespace}/{name}"),
-            Self::Namespace(namespace) => write!(f, "in namespace {namespace}"),
-            Self::Labels { namespace, .. } => {
-                write!(f, "in namespace {namespace} that match the selector")
-            },
-        }
     }
 }
