@@ -96,7 +96,7 @@ fn start(
         .stderr(log)
         .spawn()
         .unwrap_or_else(|error| {
-            panic!("{name} cannot be started ({error}): apt-get install {name}")
+            panic!("{name} cannot be started ({error}): install it with hack/proxy-servers.sh")
         });
     let server = Server {
         process,

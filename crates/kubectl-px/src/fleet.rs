@@ -112,14 +112,14 @@ pub(crate) async fn ask<T>(
 }
 
 fn explain(error: kube::Error, session: &Session, verb: &str) -> Failure {
-    match error {
-        kube::Error::Api(status) if status.code == 404 && !is_object_missing(&status) => {
-            Failure::Usage(
-                "the server doesn't have the kinds of crawl.example.com (kubectl apply -f \
-                 config/crd)"
-                    .to_owned(),
-            )
-        },
-        error => Failure::Request(error).in_request(&session.server, verb, "proxies"),
+    if let kube::Error::Api(status) = &error
+        && status.code == 404
+        && !is_object_missing(status)
+    {
+        return Failure::Usage(
+            "the server doesn't have the kinds of crawl.example.com (kubectl apply -f config/crd)"
+                .to_owned(),
+        );
     }
+    Failure::Request(error).in_request(&session.server, verb, "proxies")
 }

@@ -96,10 +96,10 @@ impl Views {
             .flat_map(|status| &status.conditions)
         {
             let since = condition.last_transition_time.0;
-            text.push_str(&format!(
+            text.extend([format!(
                 "{}={} since {since}, {}: {}\n",
                 condition.type_, condition.status, condition.reason, condition.message
-            ));
+            )]);
         }
         if !self.events.is_empty() {
             text.push_str("\nEVENTS\n");
@@ -108,14 +108,14 @@ impl Views {
             let at = seen(event).map(|at| at.to_string()).unwrap_or_default();
             let reason = event.reason.as_deref().unwrap_or_default();
             let note = event.note.as_deref().unwrap_or_default();
-            text.push_str(&format!("{at} {reason}: {note}\n"));
+            text.extend([format!("{at} {reason}: {note}\n")]);
         }
         let at = self
             .next
             .at
             .map(|at| format!(", at {at}"))
             .unwrap_or_default();
-        text.push_str(&format!("\nNEXT\n{}{at}\n", self.next.action));
+        text.extend([format!("\nNEXT\n{}{at}\n", self.next.action)]);
         text
     }
 

@@ -75,12 +75,12 @@ pub(crate) fn render(findings: &[Finding]) -> String {
         remedy,
     } in findings
     {
-        text.push_str(&format!(
+        text.extend([format!(
             "{:<4}  {subject:<width$}  {message}\n",
             level.as_str()
-        ));
+        )]);
         if let Some(remedy) = remedy {
-            text.push_str(&format!("{:<4}  {:<width$}  -> {remedy}\n", "", ""));
+            text.extend([format!("{:<4}  {:<width$}  -> {remedy}\n", "", "")]);
         }
     }
     text
