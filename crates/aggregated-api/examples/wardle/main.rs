@@ -2,7 +2,7 @@
 //! answers can be laid beside those of `k8s.io/sample-apiserver`.
 //!
 //! ```text
-//! cargo run --example wardle -- --kubeconfig FILE --secure-port 8443 \
+//! cargo run -p aggregated-api --example wardle -- --kubeconfig FILE --secure-port 8443 \
 //!     --tls-cert-file server.crt --tls-private-key-file server.key
 //! ```
 
