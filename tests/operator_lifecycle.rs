@@ -159,7 +159,13 @@ async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
     let full =
         |pool: Option<&ProxyPool>| (pool?.status.as_ref()?.ready_replicas == 5).then_some(());
     until(&pools, "eu", "five members", full).await;
-    for instance in site.cloud.client.list(&ListInstances::default()).await.unwrap() {
+    for instance in site
+        .cloud
+        .client
+        .list(&ListInstances::default())
+        .await
+        .unwrap()
+    {
         let Instance { zone, id, .. } = instance;
         site.cloud.client.delete(&zone, &id).await.unwrap();
     }
