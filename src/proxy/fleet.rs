@@ -1,4 +1,4 @@
-//! Takes the snapshot of the fleet that [`budget`](super::budget) judges, and remembers what the
+//! Takes the snapshot of the fleet that [`super::budget`] judges, and remembers what the
 //! objects do not show yet, or not any more.
 //!
 //! What is remembered may be lost: a restarted operator may begin one replacement more per fleet,
