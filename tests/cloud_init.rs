@@ -1,7 +1,11 @@
 //! The shipped cloud-inits of squid and tinyproxy, proven by the servers themselves: what a machine
 //! would run at its first boot is run here, below a folder instead of /etc.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,14 +13,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use proxy_operator::health::Credentials;
 use proxy_operator::proxy::cloud_init::{Values, render};
 use serde::Deserialize;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 #[derive(Deserialize)]
 struct CloudConfig {
@@ -103,10 +108,11 @@ fn start(
         port,
         _folder: folder,
     };
-    let began = Instant::now();
+    let mut waited = Duration::ZERO;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        assert!(began.elapsed() < DEADLINE, "{name} does not listen");
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(waited < DEADLINE, "{name} does not listen");
+        std::thread::sleep(POLL);
+        waited += POLL;
     }
     server
 }
