@@ -74,11 +74,6 @@ pub fn render(template: &str, values: &Values<'_>) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// Whether the cloud-init asks for anything.
-pub fn has_placeholders(template: &str) -> bool {
-    template.contains(OPEN)
-}
-
 fn value(name: &str, values: &Values<'_>) -> Result<String, Refusal> {
     let credentials = |placeholder| {
         let found = values
