@@ -263,7 +263,10 @@ fn a_configuration_that_is_not_offered_is_refused_with_its_place_and_without_sec
         (changed("  - identity", &again), "keys[1].name: another key"),
         (changed(SECRETS[0], "c2hvcnQ="), "has 5 bytes"),
         (changed(SECRETS[0], "'!!'"), "is not base64"),
-        (changed("name: key0", "nam: key0"), "unknown field \"nam\""),
+        (
+            changed("name: key0", "label: key0"),
+            "unknown field \"label\"",
+        ),
         (
             changed("- name: key0\n        ", "- "),
             "missing field \"name\"",
