@@ -324,19 +324,24 @@ impl FieldSelector {
 /// # Errors
 /// What keeps it from that.
 pub(crate) fn is_path_segment(name: &str) -> Result<(), String> {
-    if matches!(name, "." | "..") {
-        return Err(format!("may not be '{name}'"));
+    let faults = path_segment_faults(name);
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(faults.join(";"))
     }
-    let illegal: Vec<_> = ["/", "%"]
+}
+
+/// What keeps a text from being a segment of a path, one by one.
+pub(crate) fn path_segment_faults(name: &str) -> Vec<String> {
+    if matches!(name, "." | "..") {
+        return vec![format!("may not be '{name}'")];
+    }
+    ["/", "%"]
         .into_iter()
         .filter(|part| name.contains(part))
         .map(|part| format!("may not contain '{part}'"))
-        .collect();
-    if illegal.is_empty() {
-        Ok(())
-    } else {
-        Err(illegal.join(";"))
-    }
+        .collect()
 }
 
 /// The terms between commas that no backslash precedes.

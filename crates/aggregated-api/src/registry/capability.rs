@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::context::RequestCtx;
+use super::meta;
 use crate::http::status::{ApiError, FieldError};
 use crate::store::{Compare, Op, Revision};
 
@@ -96,6 +97,12 @@ pub trait Create<T: Object>: Send + Sync + 'static {
     fn validate(&self, ctx: &RequestCtx, object: &T) -> Vec<FieldError> {
         let _ = (ctx, object);
         Vec::new()
+    }
+
+    /// What keeps a segment of a path from being a name of this kind. As for CustomResourceDefinitions,
+    /// names are DNS-1123 subdomains unless a kind says otherwise.
+    fn name_faults(&self, name: &str) -> Vec<String> {
+        meta::subdomain_faults(name)
     }
 
     /// Decides, reserving nothing durable. `object` already has its name, uid and creation time;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rand::RngExt;
 
+use crate::codec::selector::path_segment_faults;
 use crate::http::status::FieldError;
 
 /// Most bytes of all annotations together.
@@ -160,9 +161,11 @@ pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
             "name or generateName is required",
         ));
     } else {
-        for why in subdomain_faults(name) {
-            errors.push(FieldError::invalid("metadata.name", &name, &why));
-        }
+        errors.extend(
+            path_segment_faults(name)
+                .iter()
+                .map(|why| FieldError::invalid("metadata.name", &name, why)),
+        );
     }
     if namespaced && meta.namespace.as_deref().unwrap_or_default().is_empty() {
         errors.push(FieldError::required("metadata.namespace", ""));

@@ -1,5 +1,4 @@
-//! The rows of the specification, as listed in `tests/conformance/rows.yaml`, and the deviations that
-//! P0 rows may have.
+//! The rows of the specification, as listed in `tests/conformance/rows.yaml`.
 
 use anyhow::Context as _;
 use serde::Deserialize;
@@ -32,33 +31,12 @@ pub(crate) struct Row {
     pub(crate) elsewhere: Option<String>,
 }
 
-/// A deviation of a P0 row that has been agreed to.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Agreed {
-    /// The case that has it.
-    pub(crate) case: String,
-    /// Why it may be so.
-    pub(crate) reason: String,
-}
-
 /// Reads the rows.
 ///
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn load() -> anyhow::Result<Vec<Section>> {
-    read("rows.yaml")
-}
-
-/// Reads the deviations that P0 rows may have.
-///
-/// # Errors
-/// The file cannot be read.
-pub(crate) fn agreed() -> anyhow::Result<Vec<Agreed>> {
-    read("deviations.yaml")
-}
-
-fn read<T: serde::de::DeserializeOwned>(name: &str) -> anyhow::Result<T> {
-    let text = std::fs::read_to_string(folder().join(name)).context(name.to_owned())?;
-    serde_saphyr::from_str(&text).context(name.to_owned())
+    let name = "rows.yaml";
+    let text = std::fs::read_to_string(folder().join(name)).context(name)?;
+    serde_saphyr::from_str(&text).context(name)
 }

@@ -56,6 +56,11 @@ impl Create<Flunder> for FlunderRules {
         check(&flunder.spec)
     }
 
+    // Upstream's strategies take any segment of a path.
+    fn name_faults(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
+
     async fn plan(
         &self,
         _: &RequestCtx,

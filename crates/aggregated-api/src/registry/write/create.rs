@@ -20,7 +20,7 @@ use crate::admission::{NamespaceError, NamespaceLifecycle};
 use crate::codec::decode::Decoded;
 use crate::codec::number::parse_uint;
 use crate::http::options::WriteOptions;
-use crate::http::status::{ApiError, GroupResource};
+use crate::http::status::{ApiError, FieldError, GroupResource};
 use crate::schema::declaration::Declaration;
 use crate::store::Outcome;
 
@@ -59,9 +59,17 @@ impl<T: Object> Collection<T> {
         let generated = generate_name(object.meta_mut());
         self.stamp(&mut object);
         rules.prepare(ctx, &mut object)?;
-        let mut errors = meta::validate(object.meta(), declaration.namespaced);
-        errors.extend(rules.validate(ctx, &object));
         let name = object.meta().name.clone().unwrap_or_default();
+        let mut errors = meta::validate(object.meta(), declaration.namespaced);
+        if errors.iter().all(|error| error.field != "metadata.name") {
+            let faults = rules.name_faults(&name);
+            errors.extend(
+                faults
+                    .iter()
+                    .map(|why| FieldError::invalid("metadata.name", &name, why)),
+            );
+        }
+        errors.extend(rules.validate(ctx, &object));
         if !errors.is_empty() {
             return Err(invalid(declaration, &name, &errors));
         }
