@@ -85,7 +85,7 @@ def objects_are_made_changed_and_deleted(flunders, _):
     assert flunders.delete("a")["status"] == "Success"
     refused(404, '"reason":"NotFound"', flunders.delete, "a")
     refused(404, '"reason":"NotFound"', flunders.get, "a")
-    refused(422, '"reason":"Invalid"', flunders.create, "-")
+    refused(422, '"reason":"Invalid"', flunders.create, "a%b")
     refused(400, '"reason":"BadRequest"', flunders.list, label_selector="a=b=c")
 
 
