@@ -46,7 +46,7 @@ pub struct Cause {
 /// Texts and reasons follow `k8s.io/apimachinery/pkg/util/validation/field`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    pub(crate) field: String,
+    field: String,
     reason: &'static str,
     message: String,
 }

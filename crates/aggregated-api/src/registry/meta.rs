@@ -151,22 +151,26 @@ fn too_long(bytes: usize) -> String {
     format!("must be no more than {bytes} bytes")
 }
 
-/// What is wrong with the metadata of an object to be stored.
+/// What is wrong with the name of a new object: `of_kind` tells what its kind asks of a segment of a path.
+pub fn validate_name(name: &str, of_kind: impl FnOnce(&str) -> Vec<String>) -> Vec<FieldError> {
+    const FIELD: &str = "metadata.name";
+    if name.is_empty() {
+        let why = "name or generateName is required";
+        return vec![FieldError::required(FIELD, why)];
+    }
+    let mut faults = path_segment_faults(name);
+    if faults.is_empty() {
+        faults = of_kind(name);
+    }
+    faults
+        .iter()
+        .map(|why| FieldError::invalid(FIELD, &name, why))
+        .collect()
+}
+
+/// What is wrong with the metadata of an object to be stored, its name aside.
 pub fn validate(meta: &ObjectMeta, namespaced: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let name = meta.name.as_deref().unwrap_or_default();
-    if name.is_empty() {
-        errors.push(FieldError::required(
-            "metadata.name",
-            "name or generateName is required",
-        ));
-    } else {
-        errors.extend(
-            path_segment_faults(name)
-                .iter()
-                .map(|why| FieldError::invalid("metadata.name", &name, why)),
-        );
-    }
     if namespaced && meta.namespace.as_deref().unwrap_or_default().is_empty() {
         errors.push(FieldError::required("metadata.namespace", ""));
     }

@@ -20,7 +20,7 @@ use crate::admission::{NamespaceError, NamespaceLifecycle};
 use crate::codec::decode::Decoded;
 use crate::codec::number::parse_uint;
 use crate::http::options::WriteOptions;
-use crate::http::status::{ApiError, FieldError, GroupResource};
+use crate::http::status::{ApiError, GroupResource};
 use crate::schema::declaration::Declaration;
 use crate::store::Outcome;
 
@@ -60,15 +60,8 @@ impl<T: Object> Collection<T> {
         self.stamp(&mut object);
         rules.prepare(ctx, &mut object)?;
         let name = object.meta().name.clone().unwrap_or_default();
-        let mut errors = meta::validate(object.meta(), declaration.namespaced);
-        if errors.iter().all(|error| error.field != "metadata.name") {
-            let faults = rules.name_faults(&name);
-            errors.extend(
-                faults
-                    .iter()
-                    .map(|why| FieldError::invalid("metadata.name", &name, why)),
-            );
-        }
+        let mut errors = meta::validate_name(&name, |name| rules.name_faults(name));
+        errors.extend(meta::validate(object.meta(), declaration.namespaced));
         errors.extend(rules.validate(ctx, &object));
         if !errors.is_empty() {
             return Err(invalid(declaration, &name, &errors));
