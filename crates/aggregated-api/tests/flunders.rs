@@ -910,6 +910,42 @@ async fn a_subresource_changes_its_parent_and_answers_with_its_own_kind() {
 }
 
 #[tokio::test]
+async fn the_body_of_a_subresource_is_validated_by_its_schema() {
+    let server = Server::start().await;
+    server.create("a", json!({})).await;
+    let path = format!("{}/poke", item("a"));
+    for (body, field, why) in [
+        (json!({"word": "much too long"}), "word", "Too long"),
+        (json!({"word": 7}), "word", "must be of type string"),
+        (
+            json!({"spec": {"count": -1}}),
+            "spec.count",
+            "greater than or equal to 0",
+        ),
+        (
+            json!({"spec": {"volume": "Medium"}}),
+            "spec.volume",
+            r#"supported values: "Low", "High""#,
+        ),
+    ] {
+        let (status, refused) = server.call("POST", &path, Some(body)).await;
+        assert_eq!((status, &refused["reason"]), (422, &json!("Invalid")));
+        assert_eq!(refused["details"]["kind"], "FlunderPoke");
+        assert_eq!(refused["details"]["causes"][0]["field"], field);
+        let message = refused["message"].as_str().unwrap();
+        assert!(
+            message.starts_with(r#"FlunderPoke.wardle.example.com "a" is invalid: "#)
+                && message.contains(why),
+            "{message}"
+        );
+    }
+    let (status, answer) = server
+        .call("POST", &path, Some(json!({"spec": {"volume": null}})))
+        .await;
+    assert_eq!((status, &answer["spec"]["count"]), (201, &json!(3)));
+}
+
+#[tokio::test]
 async fn discovery_says_what_is_served_in_both_forms() {
     let server = Server::start().await;
     let (_, legacy) = server

@@ -148,7 +148,8 @@ pub trait Delete<T: Object>: Send + Sync + 'static {
 pub struct SubresourceWrite<T, B> {
     /// The parent as it shall be stored; `None`: unchanged.
     pub parent: Option<T>,
-    /// Rides along.
+    /// Rides along. With an unchanged parent nothing is stored: then only the reservation counts, and
+    /// is told at once.
     pub companion: Companion,
     /// What the caller gets.
     pub body: B,
@@ -157,7 +158,8 @@ pub struct SubresourceWrite<T, B> {
 /// `create` on a named subresource, such as `renew`.
 #[async_trait]
 pub trait CreateSubresource<T: Object>: Send + Sync + 'static {
-    /// Kind of the body, request and answer alike.
+    /// Kind of the body, request and answer alike. Its schema gives defaults and is what a request is
+    /// validated by, but for `metadata` and `status`.
     type Body: Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static;
     /// Path segment.
     const NAME: &'static str;

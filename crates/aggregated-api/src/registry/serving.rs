@@ -385,7 +385,7 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
         body: Decoded,
         options: &WriteOptions,
     ) -> Result<Value, ApiError> {
-        let body = known_fields(
+        let mut body = known_fields(
             &self.schema,
             S::KIND,
             &declaration.version,
@@ -393,6 +393,12 @@ impl<T: Object, S: CreateSubresource<T>> AnySubresource<T> for Subresource<S> {
             options,
             ctx,
         )?;
+        self.schema.set_defaults(&mut body);
+        let errors = self.schema.validate(&body);
+        if !errors.is_empty() {
+            let group = &declaration.resource.group;
+            return Err(ApiError::invalid(group, S::KIND, name, &errors));
+        }
         let answer = collection
             .subresource_flow(&*self.rules, ctx, name, body)
             .await?;

@@ -1,6 +1,7 @@
 //! A kind as it is served, read once from what `#[derive(kube::CustomResource)]` declares.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::schema::StructuralSchemaRewriter;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -174,10 +175,12 @@ fn whole_schema(declared: &Value) -> Result<Schema, SchemaError> {
     Schema::parse(&whole)
 }
 
-/// The schema of a subresource's body: only used to find unknown fields.
+/// The schema of a subresource's body: as it is published, and as bodies are checked by it. Metadata
+/// and status of a body are the server's: there, only unknown fields are looked for.
 pub(crate) fn body_schema<B: JsonSchema>(kind: &str) -> Result<(Value, Schema), DeclarationError> {
     let schema = SchemaSettings::openapi3()
         .with(|settings| settings.inline_subschemas = true)
+        .with_transform(StructuralSchemaRewriter)
         .into_generator()
         .into_root_schema_for::<B>();
     let mut schema = schema.to_value();
@@ -188,11 +191,18 @@ pub(crate) fn body_schema<B: JsonSchema>(kind: &str) -> Result<(Value, Schema), 
         properties["apiVersion"] = json!({"type": "string"});
         properties["kind"] = json!({"type": "string"});
     }
-    let parsed = Schema::parse(&strip_bounds(collapse(schema.clone()))).map_err(|error| {
-        DeclarationError::Schema {
-            kind: kind.to_owned(),
-            error,
+    let mut checked = collapse(schema.clone());
+    for part in ["metadata", "status"] {
+        if let Some(of_server) = checked["properties"].get_mut(part) {
+            *of_server = strip_bounds(of_server.take());
         }
+    }
+    if let Some(Value::Array(required)) = checked.get_mut("required") {
+        required.retain(|name| name != "metadata" && name != "status");
+    }
+    let parsed = Schema::parse(&checked).map_err(|error| DeclarationError::Schema {
+        kind: kind.to_owned(),
+        error,
     })?;
     Ok((schema, parsed))
 }

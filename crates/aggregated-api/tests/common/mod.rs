@@ -75,7 +75,41 @@ pub(crate) struct FlunderStatus {
 pub(crate) struct FlunderPoke {
     /// New word.
     #[serde(default)]
+    #[schemars(length(max = 10))]
     pub(crate) word: String,
+    /// How loud.
+    #[serde(default)]
+    pub(crate) spec: PokeSpec,
+}
+
+/// What a poke asks for.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+pub(crate) struct PokeSpec {
+    /// How often.
+    #[serde(default = "three")]
+    #[schemars(range(min = 0, max = 9))]
+    pub(crate) count: i32,
+    /// How loud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume: Option<Volume>,
+}
+
+impl Default for PokeSpec {
+    fn default() -> Self {
+        Self {
+            count: three(),
+            volume: None,
+        }
+    }
+}
+
+/// How loud a poke is.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+pub(crate) enum Volume {
+    /// Hardly heard.
+    Low,
+    /// Heard by all.
+    High,
 }
 
 /// The least rules: everything is allowed.

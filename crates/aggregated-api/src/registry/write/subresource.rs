@@ -38,7 +38,13 @@ impl<T: Object> Collection<T> {
                 .get(&key)
                 .ok_or_else(|| ApiError::not_found(resource, name))?;
             let planned = rules.plan(ctx, self.versions.hub(&entry)?, &body).await?;
-            let (Some(mut parent), false) = (planned.parent, ctx.dry_run) else {
+            if ctx.dry_run {
+                return Ok(planned.body);
+            }
+            let Some(mut parent) = planned.parent else {
+                if let Some(reservation) = planned.companion.reservation {
+                    reservation.committed(entry.revision);
+                }
                 return Ok(planned.body);
             };
             let value = encoded(&mut parent)?;
