@@ -36,7 +36,7 @@ use crate::inputs::{LiveCluster, PodInput, PodSweep, PoolInput, ProxyInput};
 use crate::known::{Cluster, Known};
 use crate::metrics::{self, Metrics};
 use crate::role::{self, Candidate, Gate};
-use crate::rules::LeaseRules;
+use crate::rules::{LeaseRules, ReportRules};
 use crate::storage::{self, Opened};
 use crate::tasks::Desk;
 
@@ -136,7 +136,8 @@ async fn assemble(
             .create(Arc::<LeaseRules>::clone(&rules))
             .update(Arc::<LeaseRules>::clone(&rules))
             .delete(Arc::<LeaseRules>::clone(&rules))
-            .subresource(rules)?,
+            .subresource(Arc::<LeaseRules>::clone(&rules))?
+            .subresource(Arc::new(ReportRules(rules)))?,
     )
     .serve(Serving::new(endpoints))
     .ready_check("inputs", failing(health.clone(), |name| name != ROLE))

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use aggregated_api::store::Store;
+use crawl_api::report::{LeaseReportSpec, ReportResult, Traffic};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::allocator::Allocator;
 
@@ -13,6 +14,8 @@ use crate::allocator::Allocator;
 #[derive(Debug)]
 pub struct Metrics {
     denials: IntCounterVec,
+    requests: IntCounterVec,
+    bytes: IntCounter,
 }
 
 /// Numbers read from the allocator and the store at scrape time.
@@ -40,13 +43,67 @@ impl Metrics {
             ),
             &["reason"],
         )?;
+        let requests = IntCounterVec::new(
+            Opts::new(
+                "lease_apiserver_reported_requests_total",
+                "Requests through leased proxies as their holders report them: whether an answer came \
+                 (OK or Error), and the class of its status code, or none when it was not said.",
+            ),
+            &["result", "status"],
+        )?;
+        let bytes = IntCounter::new(
+            "lease_apiserver_reported_bytes_total",
+            "Bytes through leased proxies, as their holders report them.",
+        )?;
         registry.register(Box::new(denials.clone()))?;
-        Ok(Arc::new(Self { denials }))
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(bytes.clone()))?;
+        Ok(Arc::new(Self {
+            denials,
+            requests,
+            bytes,
+        }))
+    }
+
+    /// A holder reported how one request went.
+    pub fn reported(&self, report: LeaseReportSpec) {
+        let class = report.http_status.map(|status| status / 100);
+        let labels = [result(report.result), status_class(class)];
+        self.requests.with_label_values(&labels).inc();
+    }
+
+    /// A holder reported counts.
+    pub fn reported_traffic(&self, traffic: Traffic) {
+        let Traffic { ok, errors, bytes } = traffic;
+        for (outcome, count) in [(ReportResult::Ok, ok), (ReportResult::Error, errors)] {
+            let count = u64::try_from(count).unwrap_or(0);
+            let labels = [result(outcome), status_class(None)];
+            self.requests.with_label_values(&labels).inc_by(count);
+        }
+        self.bytes.inc_by(u64::try_from(bytes).unwrap_or(0));
     }
 
     /// A create was denied.
     pub fn denied(&self, reason: &str) {
         self.denials.with_label_values(&[reason]).inc();
+    }
+}
+
+fn result(result: ReportResult) -> &'static str {
+    match result {
+        ReportResult::Ok => "OK",
+        ReportResult::Error => "Error",
+    }
+}
+
+fn status_class(class: Option<u16>) -> &'static str {
+    match class {
+        Some(1) => "1xx",
+        Some(2) => "2xx",
+        Some(3) => "3xx",
+        Some(4) => "4xx",
+        Some(5) => "5xx",
+        Some(_) | None => "none",
     }
 }
 

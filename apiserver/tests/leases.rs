@@ -148,6 +148,108 @@ async fn a_lease_is_created_shown_watched_renewed_and_deleted_with_kubectl() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn traffic_that_a_holder_reports_is_shown_by_the_proxys_endpoint() {
+    let stage = Stage::start().await;
+    let account = async |name: &str, role: &str| {
+        if name != "crawler" {
+            stage.kubectl(&["-n", "crawlers", "create", "serviceaccount", name]);
+            let (role, account) = (
+                format!("--role={role}"),
+                format!("--serviceaccount=crawlers:{name}"),
+            );
+            stage.kubectl(&[
+                "-n",
+                "crawlers",
+                "create",
+                "rolebinding",
+                name,
+                &role,
+                &account,
+            ]);
+        }
+        let kubeconfig = stage.cluster.service_account_kubeconfig("crawlers", name);
+        kubeconfig.await.unwrap()
+    };
+    stage.kubectl(&[
+        "-n",
+        "crawlers",
+        "create",
+        "role",
+        "silent",
+        "--verb=create",
+        "--resource=proxyleases.leases.crawl.example.com",
+    ]);
+    let crawler = account("crawler", "").await;
+    let silent = account("silent", "silent").await;
+    stage.proxy("a", 2, "203.0.113.1", &json!({}));
+    stage.accepting("a").await;
+
+    let base = "/apis/leases.crawl.example.com/v1alpha1";
+    let discovery: Value = serde_json::from_str(&stage.kubectl(&["get", "--raw", base])).unwrap();
+    let resources = discovery["resources"].as_array().unwrap();
+    let report = resources.iter().find(|r| r["name"] == "proxyleases/report");
+    let report = report.expect("discovery names the subresource");
+    assert_eq!(
+        (&report["kind"], &report["verbs"]),
+        (&json!("LeaseReport"), &json!(["create"]))
+    );
+
+    let reported = || {
+        let path = "jsonpath={.status.lastSuccessReportTime}";
+        let time = stage.kubectl(&["-n", "crawlers", "get", "pxe", "a", "-o", path]);
+        (!time.is_empty()).then_some(time)
+    };
+    let send = |name: &str, sub: &str, body: &Value| {
+        let file = stage.file(body);
+        let path = format!("{base}/namespaces/crawlers/proxyleases/{name}/{sub}");
+        let arguments = ["create", "--raw", &path, "-f", file.to_str().unwrap()];
+        arguments.map(ToOwned::to_owned)
+    };
+    let of = |kind: &str, spec: Value| json!({"apiVersion": "leases.crawl.example.com/v1alpha1", "kind": kind, "spec": spec});
+    for (name, holder) in [("mine", &crawler), ("theirs", &silent)] {
+        let file = stage.file(&lease(name, &json!({})));
+        stage.kubectl_as(holder, &["create", "-f", file.to_str().unwrap()]);
+    }
+
+    // It needs `create` on proxyleases/report besides the lease.
+    let ok = of("LeaseReport", json!({"result": "OK"}));
+    let arguments = send("theirs", "report", &ok);
+    let refused = stage.kubectl_fails(&silent, &arguments.each_ref().map(String::as_str));
+    assert!(
+        refused.contains("Forbidden") && refused.contains("proxyleases/report"),
+        "{refused}"
+    );
+    let banned = of("LeaseReport", json!({"result": "Banned"}));
+    let arguments = send("mine", "report", &banned);
+    let refused = stage.kubectl_fails(&crawler, &arguments.each_ref().map(String::as_str));
+    assert!(refused.contains("supported values"), "{refused}");
+    let failed = of("LeaseRenewal", json!({"errors": 2}));
+    let arguments = send("mine", "renew", &failed);
+    stage.kubectl_as(&crawler, &arguments.each_ref().map(String::as_str));
+    assert_eq!(reported(), None, "nothing went through so far");
+
+    let arguments = send("mine", "report", &ok);
+    stage.kubectl_as(&crawler, &arguments.each_ref().map(String::as_str));
+    let time = stage
+        .until("the endpoint to show the report", reported)
+        .await;
+    assert!(time.parse::<jiff::Timestamp>().is_ok(), "{time}");
+    let wide = stage.kubectl(&["-n", "crawlers", "get", "pxe", "-o", "wide"]);
+    assert!(wide.contains("REPORTED"), "{wide}");
+    let metrics = stage.metrics();
+    for line in [
+        r#"lease_apiserver_reported_requests_total{result="Error",status="none"} 2"#,
+        r#"lease_apiserver_reported_requests_total{result="OK",status="none"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(
+        !metrics.contains("mine") && !metrics.contains("theirs"),
+        "no series per lease"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn leases_end_with_their_pod_and_their_namespace() {
     let stage = Stage::start().await;
     stage.proxy("a", 5, "203.0.113.1", &json!({}));

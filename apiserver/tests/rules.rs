@@ -310,6 +310,196 @@ async fn a_lease_that_is_not_renewed_expires_and_is_removed_a_minute_later() {
         .await;
 }
 
+/// Waits until the view of a proxy shows this time of the last report of success.
+async fn shows_report(server: &Server, name: &str, at: jiff::Timestamp) {
+    server
+        .until("the view to show the report", async || {
+            let view = server.view(name).await?;
+            (view["status"]["lastSuccessReportTime"] == at.to_string()).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_report_of_success_is_shown_by_the_view_of_the_proxy() {
+    let server = Server::start().await;
+    server.proxy("a", 1);
+    server.create(&CRAWLER, &lease("x", &json!({}))).await;
+    let (code, answer) = server
+        .report(&CRAWLER, "x", &json!({"result": "OK", "httpStatus": 403}))
+        .await;
+    assert_eq!(code, 201, "{answer}");
+    assert_eq!(answer["kind"], "LeaseReport");
+    assert_eq!(answer["metadata"]["name"], "x");
+    assert_eq!(answer["spec"]["httpStatus"], 403);
+    let reported = server.clock.now();
+    server.clock.advance(Duration::from_secs(5));
+    shows_report(&server, "a", reported).await;
+    let labels = [("result", "OK"), ("status", "4xx")];
+    let requests = server.counted("lease_apiserver_reported_requests_total", &labels);
+    assert!((requests - 1.0).abs() < f64::EPSILON, "{requests}");
+    assert_eq!(
+        server.get("x").await.unwrap()["status"]["renewedAt"],
+        Value::Null,
+        "a report is no renewal"
+    );
+
+    // A process that starts later knows nothing of it, and takes nothing back.
+    let server = server.restarted(Duration::from_secs(5)).await;
+    server.proxy("a", 2);
+    server
+        .until("the view to show the new slots", async || {
+            (server.view("a").await?["status"]["max"] == 2).then_some(())
+        })
+        .await;
+    shows_report(&server, "a", reported).await;
+}
+
+#[tokio::test]
+async fn a_client_that_reports_every_second_costs_a_write_every_fifteen_seconds() {
+    let server = Server::start().await;
+    server.proxy("a", 1);
+    let counts = async |active: u32| {
+        server
+            .until("the view to count the leases", async || {
+                (server.view("a").await?["status"]["active"] == active).then_some(())
+            })
+            .await;
+        server.clock.advance(Duration::from_secs(5));
+    };
+    counts(0).await;
+    server.create(&CRAWLER, &lease("x", &json!({}))).await;
+    counts(1).await;
+    let before = server.views_written("a").await;
+    let begun = server.clock.now();
+    for second in 0..60_u64 {
+        let (code, _) = server.report(&CRAWLER, "x", &json!({"result": "OK"})).await;
+        assert_eq!(code, 201);
+        let step = Duration::from_secs(second / 15 * 15);
+        shows_report(&server, "a", begun + step).await;
+        server.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(server.views_written("a").await - before, 4);
+}
+
+#[tokio::test]
+async fn counts_of_a_renewal_show_success_and_are_summed() {
+    let server = Server::start().await;
+    server.proxy("a", 1);
+    server.create(&CRAWLER, &lease("x", &json!({}))).await;
+    let counted =
+        |labels: &[(&str, &str)]| server.counted("lease_apiserver_reported_requests_total", labels);
+    let failed = json!({"spec": {"errors": 3, "bytes": 100}});
+    assert_eq!(server.renew_with(&CRAWLER, "x", &failed).await.0, 201);
+    server.clock.advance(Duration::from_secs(20));
+    let mixed = json!({"spec": {"ok": 40, "errors": 1, "bytes": 900}});
+    let (code, renewed) = server.renew_with(&CRAWLER, "x", &mixed).await;
+    assert_eq!(
+        (
+            code,
+            &renewed["spec"],
+            &renewed["status"]["remainingSeconds"]
+        ),
+        (201, &mixed["spec"], &json!(300))
+    );
+    // Failures alone show nothing, so this is the first time that is shown.
+    let reported = server.clock.now();
+    server.clock.advance(Duration::from_secs(5));
+    shows_report(&server, "a", reported).await;
+    let totals = [
+        counted(&[("result", "OK")]),
+        counted(&[("result", "Error")]),
+        server.counted("lease_apiserver_reported_bytes_total", &[]),
+    ];
+    assert_eq!(totals.map(|total| total.to_string()), ["40", "4", "1000"]);
+
+    for (spec, field) in [
+        (json!({"ok": -1}), "spec.ok"),
+        (json!({"errors": 1_000_000_001}), "spec.errors"),
+        (json!({"bytes": "many"}), "spec.bytes"),
+    ] {
+        let (code, refused) = server
+            .renew_with(&CRAWLER, "x", &json!({"spec": spec}))
+            .await;
+        assert_eq!((code, &refused["reason"]), (422, &json!("Invalid")));
+        assert_eq!(refused["details"]["causes"][0]["field"], field);
+    }
+}
+
+#[tokio::test]
+async fn only_the_holder_of_a_bound_lease_reports_and_only_what_is_known() {
+    let server = Server::start().await;
+    server.proxy("a", 1);
+    let ok = json!({"result": "OK"});
+    assert_eq!(server.report(&CRAWLER, "x", &ok).await.0, 404);
+    let short = json!({"ttlSeconds": 60});
+    server.create(&CRAWLER, &lease("x", &short)).await;
+    let waits = json!({"waitSeconds": 300});
+    server.create(&CRAWLER, &lease("waits", &waits)).await;
+
+    let (code, refused) = server.report(&OTHER, "x", &ok).await;
+    assert_eq!((code, &refused["reason"]), (403, &json!("Forbidden")));
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains("cannot report on") && text.contains("manage"));
+    let (code, refused) = server.report(&CRAWLER, "waits", &ok).await;
+    assert_eq!((code, &refused["reason"]), (409, &json!("LeasePending")));
+
+    for later in ["RateLimited", "Banned", "ok"] {
+        let (code, refused) = server
+            .report(&CRAWLER, "x", &json!({"result": later}))
+            .await;
+        assert_eq!(code, 422, "{refused}");
+        let text = refused["message"].as_str().unwrap();
+        let supported = "spec.result: Unsupported value: ";
+        assert!(
+            text.contains(supported) && text.contains(r#"supported values: "OK", "Error""#),
+            "{text}"
+        );
+    }
+    for (spec, field) in [
+        (json!({}), "spec.result"),
+        (json!({"result": "OK", "httpStatus": 99}), "spec.httpStatus"),
+        (
+            json!({"result": "OK", "httpStatus": 600}),
+            "spec.httpStatus",
+        ),
+    ] {
+        let (code, refused) = server.report(&CRAWLER, "x", &spec).await;
+        assert_eq!(code, 422, "{refused}");
+        assert_eq!(refused["details"]["causes"][0]["field"], field);
+    }
+
+    // Neither a dry run nor a failure shows success.
+    assert_eq!(server.report(&CRAWLER, "x?dryRun=All", &ok).await.0, 201);
+    let error = json!({"result": "Error"});
+    assert_eq!(server.report(&CRAWLER, "x", &error).await.0, 201);
+    server.clock.advance(Duration::from_secs(20));
+    let manager = Caller::named("manager");
+    assert_eq!(server.report(&manager, "x", &ok).await.0, 201);
+    let reported = server.clock.now();
+    server.clock.advance(Duration::from_secs(5));
+    shows_report(&server, "a", reported).await;
+    let counted = |result| {
+        server.counted(
+            "lease_apiserver_reported_requests_total",
+            &[("result", result)],
+        )
+    };
+    assert_eq!(
+        [counted("OK"), counted("Error")].map(|total| total.to_string()),
+        ["1", "1"]
+    );
+
+    server.clock.advance(Duration::from_secs(40));
+    server
+        .until("the lease to expire", async || {
+            (server.get("x").await?["status"]["phase"] == "Expired").then_some(())
+        })
+        .await;
+    let (code, refused) = server.report(&CRAWLER, "x", &ok).await;
+    assert_eq!((code, &refused["reason"]), (409, &json!("LeaseExpired")));
+}
+
 fn condition(lease: &Value, type_: &str) -> Value {
     let conditions = lease["status"]["conditions"].as_array().unwrap();
     conditions

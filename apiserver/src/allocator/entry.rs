@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::GroupId;
 use super::facts::{Fate, ProxyFacts};
 use super::record::{Grant, GrantsRecord};
@@ -33,6 +35,10 @@ pub(super) struct Entry {
     pub(super) broken: bool,
     /// Who shows views looks at this one again by itself: a mere change of numbers need not ring.
     pub(super) followed: bool,
+    /// When a holder last reported that traffic went through, in steps of [`REPORT_STEP`].
+    ///
+    /// [`REPORT_STEP`]: crawl_api::endpoint::REPORT_STEP
+    pub(super) worked: Option<Timestamp>,
     /// Slots kept for waiters, by their target.
     pub(super) held: Vec<Option<Arc<str>>>,
     /// Groups it belongs to.
@@ -58,6 +64,7 @@ impl Entry {
             releasing: Vec::new(),
             broken: false,
             followed: false,
+            worked: None,
             held: Vec::new(),
             groups: Vec::new(),
             releases: BTreeMap::new(),

@@ -88,6 +88,8 @@ pub struct ProxyFacts {
     pub max_leases: usize,
     /// Latency of probes rounded up to a power of two, in milliseconds; 0: unknown.
     pub latency_bucket: u32,
+    /// Its health changes too often: it is given out when no other has room.
+    pub flapping: bool,
     /// Domains it may be leased for; empty: all.
     pub allowed_targets: Vec<String>,
     /// Domains it is never leased for.
@@ -131,6 +133,9 @@ impl ProxyFacts {
             accepting: proxy.accepts_leases(),
             max_leases: usize::try_from(proxy.spec.max_leases).unwrap_or(0),
             latency_bucket: bucket(latency),
+            flapping: proxy
+                .condition(conditions::FLAPPING)
+                .is_some_and(|condition| condition.status == "True"),
             allowed_targets: proxy.spec.allowed_targets.clone(),
             denied_targets: proxy.spec.denied_targets.clone(),
             fate: fate(proxy, known, now),

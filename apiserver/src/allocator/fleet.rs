@@ -379,8 +379,8 @@ impl Fleet {
         };
         let place = |group: &Group, target: Option<&str>| {
             let facts = entry.facts.as_ref()?;
-            let (taken, bucket) = (entry.taken(), facts.latency_bucket);
-            let rank = Rank::new(group.policy, taken, bucket, entry.released(target), id);
+            let released = entry.released(target);
+            let rank = Rank::new(group.policy, entry.taken(), facts, released, id);
             Some((facts.scheme(), rank))
         };
         let free = entry.is_free();

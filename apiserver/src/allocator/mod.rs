@@ -388,6 +388,11 @@ impl Allocator {
         self.with(|state| state.renewed(lease_uid, at, expires));
     }
 
+    /// The holder of a lease reports that traffic went through its proxy.
+    pub fn worked(&self, lease_uid: &str, at: Timestamp) {
+        self.with(|state| state.worked(lease_uid, at));
+    }
+
     /// A lease now belongs to another pod.
     pub fn moved(&self, lease_uid: &str, pod_uid: Option<Arc<str>>) {
         self.with(|state| {

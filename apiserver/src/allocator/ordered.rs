@@ -9,10 +9,13 @@ use crawl_api::pool::LeasePolicy;
 use crawl_api::scheme::Scheme;
 
 use super::ProxyId;
+use super::facts::ProxyFacts;
 
 /// Where a free proxy stands: the smallest is given out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
+    /// Those whose health changes too often come last, whatever their load.
+    pub(super) flapping: bool,
     /// Leases, counted by the group's policy: fewest or most first.
     pub(super) load: usize,
     /// Latency bucket; unknown comes last.
@@ -69,7 +72,7 @@ impl Rank {
     pub(super) fn new(
         policy: LeasePolicy,
         taken: usize,
-        bucket: u32,
+        facts: &ProxyFacts,
         released: u64,
         proxy: ProxyId,
     ) -> Self {
@@ -77,8 +80,12 @@ impl Rank {
             LeasePolicy::LeastLoaded => taken,
             LeasePolicy::Pack => usize::MAX - taken,
         };
-        let bucket = if bucket == 0 { u32::MAX } else { bucket };
+        let bucket = match facts.latency_bucket {
+            0 => u32::MAX,
+            known => known,
+        };
         Self {
+            flapping: facts.flapping,
             load,
             bucket,
             released,
@@ -88,7 +95,7 @@ impl Rank {
 
     /// Whether only releases tell the two apart.
     pub(super) fn is_peer(&self, other: &Self) -> bool {
-        (self.load, self.bucket) == (other.load, other.bucket)
+        (self.flapping, self.load, self.bucket) == (other.flapping, other.load, other.bucket)
     }
 }
 

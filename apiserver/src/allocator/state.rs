@@ -22,6 +22,7 @@ use super::facts::{Fate, ProxyFacts};
 use super::fleet::Fleet;
 use super::leases::{LeaseKey, Leases, RequestKey, Tracked};
 use super::record::{self, Grant, GrantsRecord};
+use super::view::is_report_news;
 use super::waiters::{Waiter, Waiters};
 use super::want::Want;
 
@@ -488,6 +489,20 @@ impl State {
             tracked.expires = expires;
             proxy = tracked.proxy;
         });
+    }
+
+    /// A holder reports that traffic went through. Most reports change nothing that is shown.
+    pub(super) fn worked(&mut self, uid: &str, at: Timestamp) {
+        let Some(id) = self.leases.get(uid).and_then(|lease| lease.proxy) else {
+            return;
+        };
+        let Some(entry) = self.fleet.get_mut(id) else {
+            return;
+        };
+        if is_report_news(entry.worked, at) {
+            entry.worked = Some(at);
+            self.show(id, false);
+        }
     }
 }
 

@@ -27,6 +27,7 @@ pub fn facts(name: &str, max_leases: usize) -> ProxyFacts {
         accepting: Ok(()),
         max_leases,
         latency_bucket: 64,
+        flapping: false,
         allowed_targets: Vec::new(),
         denied_targets: Vec::new(),
         fate: Fate::Keep,

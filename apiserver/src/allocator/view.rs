@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crawl_api::endpoint::REPORT_STEP;
+use jiff::Timestamp;
+
 use super::facts::{Fate, ProxyFacts};
 use super::leases::{LeaseKey, Tracked};
 use super::state::State;
@@ -21,6 +24,8 @@ pub struct ProxyView {
     pub facts: Option<ProxyFacts>,
     /// Leases that may hold a slot, those whose release is not durable yet included.
     pub active: usize,
+    /// When a holder last reported that traffic went through, since this process decides.
+    pub worked: Option<Timestamp>,
 }
 
 /// What a view changed for.
@@ -32,6 +37,12 @@ pub enum Viewed {
     Behind,
     /// Nothing is known of it.
     Unknown,
+}
+
+/// Whether a report moves the time of the last one that is shown. A clock that was set back moves it
+/// back.
+pub fn is_report_news(shown: Option<Timestamp>, at: Timestamp) -> bool {
+    shown.is_none_or(|shown| at.duration_since(shown).unsigned_abs() >= REPORT_STEP)
 }
 
 // === impl Allocator ===
@@ -93,6 +104,7 @@ impl Allocator {
             name: Arc::clone(name),
             facts: entry.facts.clone(),
             active: entry.active(),
+            worked: entry.worked,
         }))
     }
 

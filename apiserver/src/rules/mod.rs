@@ -1,12 +1,13 @@
 //! What may be done to leases, and what comes of it: the hooks that the generic API server calls.
 //!
-//! [`create`] takes slots, [`change`] guards updates and gives slots back on delete, [`renew`] is
-//! the subresource, [`ownership`] finds out whose lease it is.
+//! [`create`] takes slots, [`change`] guards updates and gives slots back on delete, [`renew`] and
+//! [`report`] are the subresources, [`ownership`] finds out whose lease it is.
 
 mod change;
 mod create;
 mod ownership;
 mod renew;
+mod report;
 pub mod target;
 
 use std::sync::Arc;
@@ -16,12 +17,16 @@ use aggregated_api::auth::{Attributes, GROUP_MASTERS, User};
 use aggregated_api::http::status::{ApiError, GroupResource};
 use aggregated_api::registry::collection::Collection;
 use aggregated_api::registry::context::RequestCtx;
-use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION, ProxyLease, VERB_MANAGE};
+use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION, LeasePhase, ProxyLease, VERB_MANAGE};
+use http::StatusCode;
+use kube::ResourceExt;
 
+pub use self::report::ReportRules;
 use crate::allocator::{Allocator, Unsettled};
 use crate::ended::Ended;
 use crate::known::{Cluster, Known};
 use crate::metrics::Metrics;
+use crate::status;
 
 /// Longest ttl for a caller whose token is not bound to a pod.
 pub const MAX_TTL: Duration = Duration::from_hours(1);
@@ -29,6 +34,13 @@ pub const MAX_TTL: Duration = Duration::from_hours(1);
 pub const MAX_POD_TTL: Duration = Duration::from_hours(24);
 /// Shortest ttl.
 pub const MIN_TTL: Duration = Duration::from_secs(10);
+
+/// Reason of a refusal: the lease waits for a proxy.
+const REASON_PENDING: &str = "LeasePending";
+/// Reason of a refusal: the lease has expired.
+const REASON_EXPIRED: &str = "LeaseExpired";
+/// Reason of a refusal: the lease was taken back.
+const REASON_REVOKED: &str = "LeaseRevoked";
 
 /// Controllers of the cluster, which change and delete what they do not hold.
 const SYSTEM_CONTROLLERS: [&str; 5] = [
@@ -98,6 +110,22 @@ impl LeaseRules {
             self.resource(),
         );
         Err(ApiError::forbidden(self.resource(), name, &why))
+    }
+
+    /// Refuses a lease that holds no proxy: it cannot be `done`.
+    fn check_bound(&self, lease: &ProxyLease, done: &str) -> Result<(), ApiError> {
+        let (reason, why) = match status::phase(lease) {
+            LeasePhase::Bound if lease.metadata.deletion_timestamp.is_some() => {
+                (REASON_REVOKED, "it is being deleted")
+            },
+            LeasePhase::Bound => return Ok(()),
+            LeasePhase::Pending => (REASON_PENDING, "it waits for a proxy"),
+            LeasePhase::Expired => (REASON_EXPIRED, "it has expired; create another one"),
+            LeasePhase::Revoked => (REASON_REVOKED, "it was taken back; create another one"),
+        };
+        let name = lease.name_any();
+        let text = format!("lease {name:?} cannot be {done}: {why}");
+        Err(ApiError::refusal(StatusCode::CONFLICT, reason, text).regarding(self.resource(), &name))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Renew: the lease lasts its ttl again from now, but not past a drain.
+//! Renew: the lease lasts its ttl again from now, but not past a drain. What the holder counted since
+//! the last time comes along.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use aggregated_api::registry::capability::{
 use aggregated_api::registry::context::RequestCtx;
 use aggregated_api::store::Revision;
 use async_trait::async_trait;
-use crawl_api::lease::{LeasePhase, LeaseRenewal, LeaseRenewalStatus, ProxyLease};
-use http::StatusCode;
+use crawl_api::lease::{LeaseRenewal, LeaseRenewalStatus, ProxyLease};
+use crawl_api::report::Traffic;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -19,14 +20,8 @@ use kube::ResourceExt;
 use super::LeaseRules;
 use crate::allocator::Allocator;
 use crate::allocator::leases::LeaseKey;
+use crate::metrics::Metrics;
 use crate::status;
-
-/// Reason of a refused renewal: the lease waits for a proxy.
-const REASON_PENDING: &str = "LeasePending";
-/// Reason of a refused renewal: the lease has expired.
-const REASON_EXPIRED: &str = "LeaseExpired";
-/// Reason of a refused renewal: the lease was taken back.
-const REASON_REVOKED: &str = "LeaseRevoked";
 
 #[async_trait]
 impl CreateSubresource<ProxyLease> for LeaseRules {
@@ -53,24 +48,7 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
             )));
         }
         self.check_holder(ctx, &parent, "renew").await?;
-        let refuse = |reason: &str, why: &str| {
-            let text = format!("lease {name:?} cannot be renewed: {why}");
-            Err(ApiError::refusal(StatusCode::CONFLICT, reason, text)
-                .regarding(self.resource(), &name))
-        };
-        match status::phase(&parent) {
-            LeasePhase::Bound if parent.metadata.deletion_timestamp.is_some() => {
-                return refuse(REASON_REVOKED, "it is being deleted");
-            },
-            LeasePhase::Bound => {},
-            LeasePhase::Pending => return refuse(REASON_PENDING, "it waits for a proxy"),
-            LeasePhase::Expired => {
-                return refuse(REASON_EXPIRED, "it has expired; create another one");
-            },
-            LeasePhase::Revoked => {
-                return refuse(REASON_REVOKED, "it was taken back; create another one");
-            },
-        }
+        self.check_bound(&parent, "renewed")?;
         let key = status::key(&parent);
         let (now, elapsed) = (ctx.now, ctx.clock.elapsed());
         let ttl = status::ttl(&parent.spec);
@@ -94,11 +72,14 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
                 drain_deadline: cut
                     .map(|cut| status::seconds(status::later(now, cut.saturating_sub(elapsed)))),
             }),
+            spec: body.spec,
             ..LeaseRenewal::default()
         };
         let renewed = Renewed {
             allocator: Arc::clone(&self.allocator),
+            metrics: Arc::clone(&self.metrics),
             lease: Some((key, renewed_at.0, elapsed + ttl)),
+            traffic: body.spec,
         };
         let reservation: Option<Box<dyn Reservation>> = if ctx.dry_run {
             None
@@ -120,13 +101,22 @@ impl CreateSubresource<ProxyLease> for LeaseRules {
 /// A renewal on its way.
 struct Renewed {
     allocator: Arc<Allocator>,
+    metrics: Arc<Metrics>,
     lease: Option<(LeaseKey, Timestamp, Duration)>,
+    traffic: Option<Traffic>,
 }
 
 impl Reservation for Renewed {
     fn committed(mut self: Box<Self>, _: Revision) {
-        if let Some((key, at, expires)) = self.lease.take() {
-            self.allocator.renewed(&key.uid, at, expires);
+        let Some((key, at, expires)) = self.lease.take() else {
+            return;
+        };
+        self.allocator.renewed(&key.uid, at, expires);
+        if let Some(traffic) = self.traffic {
+            self.metrics.reported_traffic(traffic);
+            if traffic.ok > 0 {
+                self.allocator.worked(&key.uid, at);
+            }
         }
     }
 }

@@ -15,10 +15,11 @@ use aggregated_api::registry::collection::Written;
 use aggregated_api::store::{Compare, Op};
 use crawl_api::endpoint::{ProxyEndpoint, ProxyEndpointSpec, ProxyEndpointStatus};
 use crawl_api::lease::denial;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Desk, Error, PAUSE};
 use crate::allocator::record;
-use crate::allocator::view::{ProxyView, Viewed};
+use crate::allocator::view::{ProxyView, Viewed, is_report_news};
 use crate::status;
 
 /// Least time between two writes of one view that nobody waits for.
@@ -188,13 +189,13 @@ impl Desk {
         if view.facts.is_none() && next.spec.proxy_uid != *view.uid {
             return Ok(Shown::Done);
         }
+        let before = existing.as_ref().filter(|e| e.spec.proxy_uid == *view.uid);
+        let before = before.and_then(|existing| existing.status.as_ref());
         next.spec.proxy_uid = view.uid.to_string();
         if let Some(labels) = labels {
             next.metadata.labels = Some(labels).filter(|labels| !labels.is_empty());
         }
-        let before = next.status.as_ref();
-        let revision = before.map(|status| status.observed_proxy_resource_version.clone());
-        next.status = Some(project(view, revision.unwrap_or_default()));
+        next.status = Some(project(view, before));
         if existing
             .as_ref()
             .is_some_and(|existing| is_same(existing, &next))
@@ -262,14 +263,17 @@ impl Desk {
     }
 }
 
-/// What a view says. `last_seen` is what the view said before, for a proxy that is gone.
-fn project(view: &ProxyView, last_seen: String) -> ProxyEndpointStatus {
+/// What a view says. `before` is what it said of the same proxy until now: it stays where nothing
+/// newer is known, as of a proxy that is gone, or of reports after a restart.
+fn project(view: &ProxyView, before: Option<&ProxyEndpointStatus>) -> ProxyEndpointStatus {
     let active = i32::try_from(view.active).unwrap_or(i32::MAX);
     let Some(facts) = &view.facts else {
         return ProxyEndpointStatus {
             reason: Some(denial::DRAINING.to_owned()),
             active,
-            observed_proxy_resource_version: last_seen,
+            observed_proxy_resource_version: before
+                .map(|before| before.observed_proxy_resource_version.clone())
+                .unwrap_or_default(),
             ..ProxyEndpointStatus::default()
         };
     };
@@ -284,6 +288,17 @@ fn project(view: &ProxyView, last_seen: String) -> ProxyEndpointStatus {
         latency_bucket_milliseconds: i32::try_from(facts.latency_bucket).unwrap_or(i32::MAX),
         observed_proxy_resource_version: facts.resource_version.to_string(),
         exit_ip: facts.exit_ip.as_ref().map(ToString::to_string),
+        last_success_report_time: reported(view, before),
+    }
+}
+
+/// When a holder last reported success, within a step: never written twice within one.
+fn reported(view: &ProxyView, before: Option<&ProxyEndpointStatus>) -> Option<Time> {
+    let shown = before.and_then(|before| before.last_success_report_time.clone());
+    let known = shown.as_ref().map(|time| time.0);
+    match view.worked.filter(|at| is_report_news(known, *at)) {
+        Some(at) => Some(status::seconds(at)),
+        None => shown,
     }
 }
 

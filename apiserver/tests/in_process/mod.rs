@@ -14,8 +14,8 @@ use aggregated_api::admission::StaticNamespaces;
 use aggregated_api::auth::testing::{ListAuthorizer, Pattern};
 use aggregated_api::auth::{AuthError, Authenticator, User};
 use aggregated_api::http::service::ApiServer;
-use aggregated_api::store::Store;
 use aggregated_api::store::redb::{Options, RedbStore};
+use aggregated_api::store::{Event, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use crawl_api::pool::ProxyPool;
@@ -30,6 +30,7 @@ use lease_apiserver::app::{self, Parts, Trust};
 use lease_apiserver::known::{AskError, Cluster, Known, Pod, Watched};
 use lease_apiserver::tasks::Desk;
 use prometheus::Registry;
+use prometheus::proto::{Counter, Metric, MetricFamily};
 use runtime_kit::admin::Health;
 use runtime_kit::clock::Clock;
 use runtime_kit::{SteppedClock, Supervisor};
@@ -107,6 +108,7 @@ pub struct Server {
     desk: Desk,
     known: Arc<Known>,
     pub clock: SteppedClock,
+    registry: Registry,
     _tasks: Arc<Supervisor>,
 }
 
@@ -145,7 +147,8 @@ impl Server {
             cluster: Arc::new(NoCluster),
         };
         let day = Duration::from_hours(24);
-        let built = app::build(store, shared, trust, &Registry::new(), &Health::new(), day)
+        let registry = Registry::new();
+        let built = app::build(store, shared, trust, &registry, &Health::new(), day)
             .await
             .unwrap();
         let Parts {
@@ -162,6 +165,7 @@ impl Server {
             desk,
             known,
             clock,
+            registry,
             _tasks: Arc::new(tasks),
         }
     }
@@ -238,8 +242,21 @@ impl Server {
     }
 
     pub async fn renew(&self, caller: &Caller, name: &str) -> (u16, Value) {
+        self.renew_with(caller, name, &json!({})).await
+    }
+
+    pub async fn renew_with(&self, caller: &Caller, name: &str, body: &Value) -> (u16, Value) {
         let path = format!("{LEASES}/{name}/renew");
-        self.call(caller, "POST", &path, "application/json", Some(&json!({})))
+        self.call(caller, "POST", &path, "application/json", Some(body))
+            .await
+    }
+
+    /// `name` may have a query behind it.
+    pub async fn report(&self, caller: &Caller, name: &str, spec: &Value) -> (u16, Value) {
+        let (name, query) = name.split_once('?').unwrap_or((name, ""));
+        let path = format!("{LEASES}/{name}/report?{query}");
+        let body = json!({"spec": spec});
+        self.call(caller, "POST", &path, "application/json", Some(&body))
             .await
     }
 
@@ -310,22 +327,47 @@ impl Server {
 
     /// Revision and key of every create of a lease there has been.
     pub async fn created(&self) -> Vec<(u64, String)> {
+        let events = self.events("/registry/leases.crawl.example.com/proxyleases/");
+        let new = events.await.into_iter();
+        new.filter(|event| event.previous.is_none() && event.current.is_some())
+            .map(|event| (event.revision, event.key.to_string()))
+            .collect()
+    }
+
+    /// How often the view of a proxy has been written.
+    pub async fn views_written(&self, name: &str) -> usize {
+        let key = format!("/registry/leases.crawl.example.com/proxyendpoints/crawlers/{name}");
+        self.events(&key).await.len()
+    }
+
+    /// Everything that has happened to the keys with this prefix.
+    async fn events(&self, prefix: &str) -> Vec<Event> {
         let until = self.desk.store.revision();
-        let prefix = "/registry/leases.crawl.example.com/proxyleases/";
         let mut batches = self.desk.store.watch(prefix, 0);
-        let mut created = Vec::new();
+        let mut events = Vec::new();
         while let Some(batch) = batches.next().await {
             let batch = batch.unwrap();
-            let new = batch
-                .events
-                .iter()
-                .filter(|e| e.previous.is_none() && e.current.is_some());
-            created.extend(new.map(|event| (event.revision, event.key.to_string())));
+            events.extend(batch.events.iter().cloned());
             if batch.revision >= until {
                 break;
             }
         }
-        created
+        events
+    }
+
+    /// A counter of the process, with these labels; 0 while there is none.
+    pub fn counted(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name);
+        let metrics = family.map(MetricFamily::get_metric).unwrap_or_default();
+        let is_meant = |metric: &&Metric| {
+            labels.iter().all(|(label, value)| {
+                let mut pairs = metric.get_label().iter();
+                pairs.any(|pair| pair.name() == *label && pair.value() == *value)
+            })
+        };
+        let counter = metrics.iter().find(is_meant).map(Metric::get_counter);
+        counter.map(Counter::get_value).unwrap_or_default()
     }
 
     /// Tries until something is there.

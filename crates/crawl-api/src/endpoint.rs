@@ -1,11 +1,17 @@
 //! `ProxyEndpoint`: what may be known about a `Proxy` without access to it, and the answer to the
 //! operator's drain.
 
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::LeasedEndpoint;
+
+/// `lastSuccessReportTime` moves in steps of at least this, so it may be behind by as much.
+pub const REPORT_STEP: Duration = Duration::from_secs(15);
 
 /// Which proxy a `ProxyEndpoint` shows; it has the same name and namespace.
 #[derive(
@@ -69,6 +75,13 @@ use crate::lease::LeasedEndpoint;
         description = "Address that targets see"
     ),
     printcolumn(
+        name = "Reported",
+        json_path = ".status.lastSuccessReportTime",
+        type_ = "date",
+        priority = 1,
+        description = "Time since a holder last reported that traffic went through"
+    ),
+    printcolumn(
         name = "Age",
         json_path = ".metadata.creationTimestamp",
         type_ = "date",
@@ -110,4 +123,7 @@ pub struct ProxyEndpointStatus {
     /// Address that targets see, when known.
     #[serde(default, rename = "exitIP", skip_serializing_if = "Option::is_none")]
     pub exit_ip: Option<String>,
+    /// When a holder last reported that traffic went through, within 15 seconds. Missing: nobody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_success_report_time: Option<Time>,
 }

@@ -8,6 +8,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::report::Traffic;
 use crate::scheme::Scheme;
 
 /// API group of everything lease-apiserver owns.
@@ -309,6 +310,9 @@ pub struct LeaseRenewal {
     /// Name and namespace of the lease.
     #[serde(default)]
     pub metadata: ObjectMeta,
+    /// What went through the proxy since the last renewal, for those who count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Traffic>,
     /// The answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<LeaseRenewalStatus>,

@@ -17,4 +17,5 @@ pub mod lease;
 pub mod names;
 pub mod pool;
 pub mod proxy;
+pub mod report;
 pub mod scheme;

@@ -121,6 +121,59 @@ fn pack_fills_one_proxy_before_it_opens_another() {
     assert_eq!(order[2], order[3]);
 }
 
+/// Case 6: an unsteady proxy is what is left, not what is left out.
+#[test]
+fn a_flapping_proxy_is_given_out_when_no_other_has_room() {
+    for policy in [LeasePolicy::LeastLoaded, LeasePolicy::Pack] {
+        let mut world = World::new();
+        let pool = PoolFacts {
+            policy,
+            per_target: 9,
+        };
+        world.allocator.observe_pool(&testing::pool(), Some(pool));
+        let steady = facts("steady", 2);
+        let mut flapping = facts("flapping", 2);
+        flapping.latency_bucket = 1;
+        flapping.flapping = true;
+        for facts in [&steady, &flapping] {
+            world.allocator.observe_proxy(facts.clone());
+        }
+        let shop = want(Some("shop.example"));
+        let order: Vec<_> = (0..3).map(|_| granted(&mut world, &shop)).collect();
+        assert_eq!(order, ["steady", "steady", "flapping"], "{policy:?}");
+        world.plan_release(&Arc::from("lease-1"));
+        world.settle();
+        assert_eq!(granted(&mut world, &shop), "steady");
+
+        // Calm again, it is the faster one.
+        for lease in ["lease-2", "lease-3", "lease-4"] {
+            world.plan_release(&Arc::from(lease));
+        }
+        world.settle();
+        flapping.resource_version = 2;
+        flapping.flapping = false;
+        world.allocator.observe_proxy(flapping);
+        assert_eq!(granted(&mut world, &want(Some("new.example"))), "flapping");
+    }
+}
+
+#[test]
+fn a_flapping_proxy_comes_last_also_when_many_are_busy_with_the_target() {
+    let mut world = World::new();
+    for number in 0..200 {
+        let mut facts = facts(&format!("{number:03}"), 2);
+        facts.flapping = number % 2 == 0;
+        world.allocator.observe_proxy(facts);
+    }
+    let shop = want(Some("shop.example"));
+    let order: Vec<u32> = (0..200)
+        .map(|_| granted(&mut world, &shop).parse().unwrap())
+        .collect();
+    let (first, last) = order.split_at(100);
+    assert!(first.iter().all(|number| number % 2 == 1), "{order:?}");
+    assert!(last.iter().all(|number| number % 2 == 0), "{order:?}");
+}
+
 #[test]
 fn every_reason_is_counted_and_the_counts_add_up() {
     let mut world = World::new();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::store::{TTL, World, want};
 use crate::allocator::facts::ProxyFacts;
-use crate::allocator::testing;
+use crate::allocator::{Denial, Slot, testing};
 
 const TARGETS: [Option<&str>; 3] = [None, Some("a.example"), Some("b.example")];
 
@@ -21,6 +21,7 @@ enum Step {
     Advance(u64),
     Limit { proxy: usize, max: usize },
     Accept { proxy: usize, accepting: bool },
+    Flap { proxy: usize, flapping: bool },
     Decide { at: usize, reported: bool },
     Settle,
     Crash,
@@ -35,6 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any::<usize>(), 0..4_usize).prop_map(|(proxy, max)| Step::Limit { proxy, max }),
         1 => (any::<usize>(), any::<bool>())
             .prop_map(|(proxy, accepting)| Step::Accept { proxy, accepting }),
+        1 => (any::<usize>(), any::<bool>())
+            .prop_map(|(proxy, flapping)| Step::Flap { proxy, flapping }),
         6 => (any::<usize>(), prop::bool::weighted(0.9))
             .prop_map(|(at, reported)| Step::Decide { at, reported }),
         2 => Just(Step::Settle),
@@ -114,6 +117,39 @@ fn check_targets(world: &World, proxies: &[ProxyFacts]) {
     );
 }
 
+/// Whether a proxy can be had for a target, when nothing is on its way.
+fn has_room(
+    world: &World,
+    proxies: &[ProxyFacts],
+    facts: &ProxyFacts,
+    target: Option<&str>,
+) -> bool {
+    let exit = |uid: &str| {
+        let facts = proxies.iter().find(|facts| &*facts.uid == uid).unwrap();
+        facts.exit_ip.as_ref().unwrap_or(&facts.uid)
+    };
+    let held = world.leases.values();
+    let taken = held.clone().filter(|row| row.proxy == facts.uid).count();
+    let busy = held
+        .filter(|row| exit(&row.proxy) == exit(&facts.uid))
+        .any(|row| target.is_some() && row.target.as_deref() == target);
+    facts.accepting.is_ok() && taken < facts.max_leases && !busy
+}
+
+/// Something is given out whenever something is there, and what flaps only when nothing else is.
+/// `room` are the proxies that could be had.
+fn check_choice(room: &[&ProxyFacts], answer: &Result<Slot, Denial>) {
+    match answer {
+        Ok(slot) => {
+            let chosen = room.iter().find(|facts| facts.uid == slot.facts.uid);
+            let chosen = chosen.expect("it could be had");
+            let steady = room.iter().any(|facts| !facts.flapping);
+            assert!(!chosen.flapping || !steady, "{chosen:?} of {room:?}");
+        },
+        Err(denial) => assert!(room.is_empty(), "{denial:?} although {room:?}"),
+    }
+}
+
 fn check_settled(world: &World) {
     let totals = world.allocator.totals();
     assert_eq!(
@@ -140,7 +176,17 @@ fn run(steps: Vec<Step>) {
         let count = proxies.len();
         match step {
             Step::Grant(target) => {
-                if let Some(Err(denial)) = world.plan_grant(&want(TARGETS[target])) {
+                let target = TARGETS[target];
+                let settled = world.pending.is_empty();
+                let room = proxies.iter();
+                let room: Vec<_> = room
+                    .filter(|facts| has_room(&world, &proxies, facts, target))
+                    .collect();
+                let answer = world.plan_grant(&want(target));
+                if let Some(answer) = answer.as_ref().filter(|_| settled) {
+                    check_choice(&room, answer);
+                }
+                if let Some(Err(denial)) = answer {
                     assert_eq!(denial.counts.values().sum::<usize>(), denial.candidates);
                     assert_eq!(denial.candidates, count);
                     assert!(denial.retry_after(world.now()) >= 1);
@@ -190,6 +236,10 @@ fn run(steps: Vec<Step>) {
                 };
                 observe(&world, facts, |facts| facts.accepting = accepting);
                 world.plan_limits(&facts.uid.clone());
+            },
+            Step::Flap { proxy, flapping } => {
+                let facts = &mut proxies[proxy % count];
+                observe(&world, facts, |facts| facts.flapping = flapping);
             },
             Step::Decide { at, reported } => {
                 if !world.pending.is_empty() {
