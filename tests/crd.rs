@@ -168,6 +168,7 @@ async fn each_rule_accepts_and_refuses_and_says_why() {
         managed(json!({"cloudInit": {"secretRef": {"name": "s"}}})),
         managed(json!({"auth": {"generate": true, "rotateSeconds": 3600}})),
         managed(json!({"maxLeases": 0, "drainTimeoutSeconds": 0})),
+        managed(json!({"scheme": "https"})),
         external(json!({"auth": {"secretRef": {"name": "s"}, "allowedCIDRs": ["2001:db8::/32"]}})),
         external(json!({"endpoint": {"scheme": "socks5", "host": "2001:db8::7", "port": 1080}})),
         external(json!({"exit": session})),
@@ -193,6 +194,11 @@ async fn each_rule_accepts_and_refuses_and_says_why() {
             managed(json!({"endpoint": {"host": "h", "port": 1}})),
             "endpoint is forbidden",
         ),
+        (
+            external(json!({"scheme": "http"})),
+            "spec.scheme: Forbidden: scheme is forbidden when mode is External: say it in endpoint.scheme",
+        ),
+        (managed(json!({"scheme": "socks4"})), "Unsupported value"),
         (
             endpoint("u:p@203.0.113.7"),
             "host must be a DNS name or an IP address",
@@ -304,7 +310,13 @@ async fn mode_and_provider_of_a_proxy_are_immutable_and_those_of_a_template_are_
         let patched = proxies.patch("p", &PatchParams::default(), &patch).await;
         patched.map(drop).map_err(|error| error.to_string())
     };
-    assert_eq!(patch(json!({"port": 8080, "paused": true})).await, Ok(()));
+    for change in [
+        json!({"port": 8080, "paused": true}),
+        json!({"scheme": "socks5"}),
+        json!({"scheme": null}),
+    ] {
+        assert_eq!(patch(change).await, Ok(()));
+    }
     let refused = patch(json!({"provider": "other"})).await.unwrap_err();
     assert!(refused.contains("provider is immutable"), "{refused}");
     let external = json!({
@@ -397,7 +409,13 @@ async fn kubectl_explains_and_lists_our_kinds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_pass_a_server_dry_run_with_strict_fields_and_without_warnings() {
     let cluster = cluster().await;
-    for sample in ["proxy_mock", "proxy_gcp", "proxy_external", "proxypool"] {
+    for sample in [
+        "proxy_mock",
+        "proxy_gcp",
+        "proxy_socks5",
+        "proxy_external",
+        "proxypool",
+    ] {
         let file = format!("config/samples/{sample}.yaml");
         let flags = [
             "apply",

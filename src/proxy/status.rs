@@ -5,7 +5,6 @@
 use crawl_api::address::Endpoint;
 use crawl_api::conditions::{self as c, Statement};
 use crawl_api::proxy::{Phase, Proxy, ProxyStatus, Setback};
-use crawl_api::scheme::Scheme;
 use jiff::Timestamp;
 use runtime_kit::Class;
 
@@ -284,7 +283,7 @@ impl Draft<'_> {
         } = instance;
         let Some(ip) = ip else { return };
         self.serve(Endpoint {
-            scheme: Scheme::Http,
+            scheme: self.pass.proxy.spec.instance_scheme(),
             host: ip.clone(),
             port: port.unwrap_or(self.pass.proxy.spec.port),
         });

@@ -133,6 +133,23 @@ fn a_served_instance_has_its_own_port_and_waits_for_a_verdict() {
 }
 
 #[test]
+fn another_scheme_publishes_the_instance_that_is_there_anew() {
+    let mut proxy = ready_proxy();
+    proxy.spec.scheme = Some(Scheme::Socks5);
+    let status = after(&proxy, &seen(Some(true)), Action::Serve);
+    assert_eq!(
+        status.endpoint.unwrap().to_string(),
+        "socks5://127.1.2.3:8080"
+    );
+    // The verdict was about the other way to speak to it.
+    let found = c::find(&status.conditions, c::HEALTHY).unwrap();
+    assert_eq!(
+        (found.status.as_str(), found.reason.as_str()),
+        ("Unknown", "ProbePending")
+    );
+}
+
+#[test]
 fn a_verdict_is_copied_and_decides_between_ready_and_unhealthy() {
     let ready = ready_proxy().status.unwrap();
     assert_eq!(ready.exit_ip.as_deref(), Some("203.0.113.7"));

@@ -22,6 +22,7 @@ pub use self::parts::{
 pub use self::questions::NotAccepting;
 pub use self::status::{Phase, ProxyStatus, Setback};
 use crate::address::Endpoint;
+use crate::scheme::Scheme;
 
 /// Who runs the proxy.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -94,6 +95,10 @@ pub enum DeletionPolicy {
         .message("endpoint is forbidden when mode is Managed: the instance's address is in status.endpoint")
         .reason(Reason::FieldValueForbidden)
         .field_path(".endpoint"),
+    validation = Rule::new("self.mode != 'External' || !has(self.scheme)")
+        .message("scheme is forbidden when mode is External: say it in endpoint.scheme")
+        .reason(Reason::FieldValueForbidden)
+        .field_path(".scheme"),
     validation = Rule::new("self.mode != 'External' || !has(self.auth) || !self.auth.generate")
         .message("auth.generate is forbidden when mode is External: put the vendor's credentials into a Secret and name it in auth.secretRef")
         .reason(Reason::FieldValueForbidden)
@@ -126,6 +131,11 @@ pub struct ProxySpec {
     /// First-boot configuration of a managed instance. A change replaces the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_init: Option<CloudInit>,
+    /// What the proxy on a managed instance speaks: http, https or socks5; left out: http. It says
+    /// what cloudInit installs; a change alone publishes the instance that is there anew. Forbidden
+    /// for External: there endpoint.scheme says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<Scheme>,
     /// The TCP port on which a managed instance's proxy listens. A change replaces the instance.
     #[serde(default = "default_port")]
     #[schemars(range(min = 1, max = 65535))]
@@ -213,6 +223,14 @@ impl ProxySpec {
         }
     }
 
+    /// What a managed instance's proxy speaks.
+    ///
+    /// Why not a default of the schema: it would stand in every External proxy too, and contradict
+    /// endpoint.scheme there.
+    pub fn instance_scheme(&self) -> Scheme {
+        self.scheme.unwrap_or_default()
+    }
+
     fn defaulted(mode: Mode) -> Self {
         Self {
             mode,
@@ -221,6 +239,7 @@ impl ProxySpec {
             exit: Exit::default(),
             placement: None,
             cloud_init: None,
+            scheme: None,
             port: default_port(),
             max_leases: default_max_leases(),
             auth: None,

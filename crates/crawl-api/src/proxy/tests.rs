@@ -77,6 +77,7 @@ fn rules_accept_what_is_allowed() {
     for spec in [
         managed(),
         external(),
+        with(managed(), &json!({"scheme": "socks5"})),
         with(
             managed(),
             &json!({"cloudInit": {"inline": "#cloud-config"}}),
@@ -131,6 +132,10 @@ fn rules_refuse_what_is_not_allowed_and_name_the_remedy() {
                 &json!({"endpoint": {"host": "203.0.113.7", "port": 1}}),
             ),
             "endpoint is forbidden",
+        ),
+        (
+            with(external(), &json!({"scheme": "socks5"})),
+            "scheme is forbidden when mode is External: say it in endpoint.scheme",
         ),
         (
             with(
@@ -225,7 +230,7 @@ fn mode_and_provider_never_change_and_the_rest_may() {
     let old = proxy(managed());
     let changed = proxy(with(
         managed(),
-        &json!({"port": 8080, "maxLeases": 0, "cordoned": true}),
+        &json!({"scheme": "socks5", "port": 8080, "maxLeases": 0, "cordoned": true}),
     ));
     assert!(changed.validate_cel_update(&old).is_ok());
 

@@ -1,10 +1,11 @@
-//! The proxy of one instance: an HTTP/1.1 forward proxy and CONNECT tunnel that listens on the
-//! instance's address and dials from it. [`crate::cloud`] starts and stops it; once stopped, its
+//! The proxy of one instance: an HTTP/1.1 forward proxy, CONNECT tunnel and SOCKS5 on one port, that
+//! listens on the instance's address and dials from it. [`crate::cloud`] starts and stops it; once stopped, its
 //! port refuses and every connection through it is cut.
 
 mod dial;
 mod headers;
 mod serve;
+mod socks5;
 
 use std::{
     io,
@@ -13,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpSocket},
     sync::Semaphore,
@@ -111,7 +111,7 @@ async fn accept(listener: TcpListener, spec: Arc<Spec>, cut: CancellationToken) 
             tasks.spawn(async move {
                 // A connection that is cut needs no word about it.
                 let _finished = cut
-                    .run_until_cancelled(serve::serve(TokioIo::new(stream), connection))
+                    .run_until_cancelled(serve::serve(stream, connection))
                     .await;
             });
         }

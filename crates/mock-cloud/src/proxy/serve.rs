@@ -17,17 +17,18 @@ use super::{
     Spec,
     dial::{self, dial},
     headers::strip_hop_by_hop,
+    socks5,
 };
 use crate::faults::Behaviour;
 
 /// How long a client may take to send its head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a head, on both sides.
 const MAX_HEAD: usize = 64 * 1024;
 /// How long a target may take to begin its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-const PORTAL_PAGE: &str = "<!doctype html><html><head><title>Welcome</title></head>\
+pub(super) const PORTAL_PAGE: &str = "<!doctype html><html><head><title>Welcome</title></head>\
     <body><h1>Welcome to the guest network</h1><p>Please log in to go on.</p></body></html>\n";
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -43,28 +44,41 @@ pub(crate) struct Connection {
 }
 
 /// Serves the connection to its end.
-pub(crate) async fn serve(stream: TokioIo<TcpStream>, connection: Connection) {
+pub(crate) async fn serve(stream: TcpStream, connection: Connection) {
     if connection.spec.behaviour == Behaviour::Hang {
         std::future::pending::<()>().await;
     }
-    let service = service_fn(|request| {
-        let connection = connection.clone();
-        async move { Ok::<_, Infallible>(answer(request, connection).await) }
-    });
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(MAX_HEAD)
-        .half_close(true)
-        .serve_connection(stream, service)
-        .with_upgrades()
-        .await;
-    if let Err(error) = served {
+    let mut first = [0];
+    let begun = timeout(HEAD_TIMEOUT, stream.peek(&mut first)).await;
+    let ended = match begun {
+        Ok(Ok(1)) if first == [socks5::VERSION] => socks5::serve(stream, &connection.spec).await,
+        Ok(Ok(_)) => serve_http(stream, connection)
+            .await
+            .map_err(std::io::Error::other),
+        Ok(Err(error)) => Err(error),
+        Err(_) => return,
+    };
+    if let Err(error) = ended {
         tracing::debug!(
             error = %chain(&error),
             "client connection ended"
         );
     }
+}
+
+async fn serve_http(stream: TcpStream, connection: Connection) -> Result<(), hyper::Error> {
+    let service = service_fn(|request| {
+        let connection = connection.clone();
+        async move { Ok::<_, Infallible>(answer(request, connection).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await
 }
 
 async fn answer(request: Request<Incoming>, connection: Connection) -> Response<Body> {

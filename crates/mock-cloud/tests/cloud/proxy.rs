@@ -71,6 +71,96 @@ async fn a_tunnel_comes_from_the_instances_address_and_passes_on_half_closes() {
     cloud.stop().await;
 }
 
+/// Says `bytes` and reads as many as are expected in answer.
+async fn says(stream: &mut TcpStream, bytes: &[u8], expected: &[u8]) {
+    stream.write_all(bytes).await.expect("sends");
+    let mut answer = vec![0; expected.len()];
+    timeout(DEADLINE, stream.read_exact(&mut answer))
+        .await
+        .expect("in time")
+        .expect("reads");
+    assert_eq!(answer, expected);
+}
+
+/// A SOCKS5 request (RFC 1928, section 4) to connect to an IPv4 address.
+fn socks5_request(target: SocketAddr) -> Vec<u8> {
+    let std::net::IpAddr::V4(ip) = target.ip() else {
+        unreachable!("targets are on 127.0.0.1");
+    };
+    [
+        &[5, 1, 0, 1],
+        ip.octets().as_slice(),
+        &target.port().to_be_bytes(),
+    ]
+    .concat()
+}
+
+const SOCKS5_CONNECTED: &[u8] = &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+
+#[tokio::test]
+async fn the_same_port_speaks_socks5_and_comes_out_at_the_instances_address() {
+    let cloud = start(without_delays()).await;
+    let (instance, proxy) = running(&cloud.client(), &request("one")).await;
+    let target = target().await;
+    let by_name = {
+        let mut request = vec![5, 1, 0, 3, 9];
+        request.extend_from_slice(b"localhost");
+        request.extend_from_slice(&target.port().to_be_bytes());
+        request
+    };
+    for request in [socks5_request(target), by_name] {
+        let mut stream = connect(proxy).await;
+        says(&mut stream, &[5, 1, 0], &[5, 0]).await;
+        says(&mut stream, &request, SOCKS5_CONNECTED).await;
+        stream
+            .write_all(b"GET / HTTP/1.1\r\n\r\n")
+            .await
+            .expect("sends");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("reads");
+        let ip = instance.ip.expect("address").to_string();
+        assert!(answer.contains(&ip), "{answer}");
+    }
+    cloud.stop().await;
+}
+
+#[tokio::test]
+async fn over_socks5_credentials_are_asked_for_and_failures_have_their_codes() {
+    let cloud = start(without_delays()).await;
+    let client = cloud.client();
+    let (_, proxy) = running(&client, &with_auth("one")).await;
+    let target = target().await;
+    // Who offers no password is refused (RFC 1928, section 3).
+    says(&mut connect(proxy).await, &[5, 1, 0], &[5, 0xff]).await;
+    for (password, refused) in [("wrong", 1), ("s3cret", 0)] {
+        let mut stream = connect(proxy).await;
+        says(&mut stream, &[5, 2, 0, 2], &[5, 2]).await;
+        let mut given = vec![1, 7];
+        given.extend_from_slice(b"crawler");
+        given.push(u8::try_from(password.len()).expect("short"));
+        given.extend_from_slice(password.as_bytes());
+        says(&mut stream, &given, &[1, refused]).await;
+        if refused == 0 {
+            says(&mut stream, &socks5_request(target), SOCKS5_CONNECTED).await;
+        }
+    }
+    let (_, open) = running(&client, &request("two")).await;
+    let closed = {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+        listener.expect("binds").local_addr().expect("has one")
+    };
+    let mut bind = socks5_request(target);
+    bind[1] = 2;
+    let mut unknown = socks5_request(target);
+    unknown[3] = 9;
+    for (request, code) in [(socks5_request(closed), 4), (bind, 7), (unknown, 8)] {
+        let mut stream = connect(open).await;
+        says(&mut stream, &[5, 1, 0], &[5, 0]).await;
+        says(&mut stream, &request, &[5, code]).await;
+    }
+    cloud.stop().await;
+}
+
 #[tokio::test]
 async fn a_hundred_tunnels_run_side_by_side() {
     let cloud = start(without_delays()).await;
