@@ -413,6 +413,7 @@ async fn samples_pass_a_server_dry_run_with_strict_fields_and_without_warnings()
         "proxy_mock",
         "proxy_gcp",
         "proxy_socks5",
+        "proxy_allowlist",
         "proxy_external",
         "proxypool",
     ] {

@@ -34,6 +34,13 @@ pub enum Refusal {
          auth.secretRef, or everybody could use the proxy"
     )]
     NoCredentials(&'static str),
+    /// Networks are let in without a password, and none are named.
+    #[error(
+        "cloudInit lets clients in by their network and asks for no password, and auth.allowedCIDRs \
+         is {0}, so everybody could use the proxy: name the networks of the crawlers, and of the \
+         operator, which probes"
+    )]
+    Open(&'static str),
     /// Credentials that cannot be delivered to any server.
     #[error("the {0} in the Secret of auth {1}: change it")]
     Unusable(&'static str, &'static str),
@@ -52,6 +59,7 @@ const KNOWN: &str =
 
 const OPEN: &str = "{{proxy.";
 const CLOSE: &str = "}}";
+const ASKS_FOR_PASSWORD: &str = "{{proxy.password";
 
 /// The cloud-init with every placeholder replaced. One pass: what is put in is not looked at again.
 ///
@@ -67,6 +75,9 @@ pub fn render(template: &str, values: &Values<'_>) -> Result<String, Refusal> {
         out.push_str(before);
         let line = from.split('\n').next().unwrap_or_default();
         let (name, _) = line.split_once(CLOSE).ok_or(Refusal::Unclosed)?;
+        if name == "allowedCIDRs" && !template.contains(ASKS_FOR_PASSWORD) {
+            check_closed(values.allowed_cidrs)?;
+        }
         out.push_str(&value(name, values)?);
         rest = &from[name.len() + CLOSE.len()..];
     }
@@ -91,6 +102,17 @@ fn value(name: &str, values: &Values<'_>) -> Result<String, Refusal> {
         "usernamePlain" => plain("username", &credentials("usernamePlain")?.username),
         "passwordPlain" => plain("password", &credentials("passwordPlain")?.password),
         _ => Err(Refusal::Unknown(name.to_owned())),
+    }
+}
+
+/// For a server that knows its clients by their address alone.
+fn check_closed(networks: &[String]) -> Result<(), Refusal> {
+    if networks.is_empty() {
+        Err(Refusal::Open("empty"))
+    } else if networks.iter().any(|network| network.ends_with("/0")) {
+        Err(Refusal::Open("the whole Internet"))
+    } else {
+        Ok(())
     }
 }
 

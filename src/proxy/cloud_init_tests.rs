@@ -47,7 +47,10 @@ fn script(text: &str) -> String {
     config.write_files.into_iter().next().unwrap().content
 }
 
+/// Templates that ask clients for credentials.
 const TEMPLATES: [&str; 4] = ["squid", "tinyproxy", "dante", "gost"];
+/// The one that knows clients by their networks.
+const ALLOWLIST: &str = "squid-allowlist";
 
 #[test]
 fn every_placeholder_is_known_and_every_template_asks_for_credentials() {
@@ -69,7 +72,38 @@ fn every_placeholder_is_known_and_every_template_asks_for_credentials() {
         );
     }
     let shipped = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/config/cloud-init"));
-    assert_eq!(shipped.unwrap().count(), TEMPLATES.len());
+    assert_eq!(shipped.unwrap().count(), TEMPLATES.len() + 1);
+}
+
+/// Case 20: clients that cannot give credentials are known by their networks, and a template that
+/// asks for nothing else is never rendered for everybody.
+#[test]
+fn without_a_password_there_are_no_clients_but_those_of_named_networks() {
+    let text = template(ALLOWLIST);
+    let secret = credentials("user", "secret");
+    let render = |credentials, networks: &[&str]| {
+        let networks: Vec<_> = networks.iter().map(ToString::to_string).collect();
+        let values = Values {
+            port: 8128,
+            credentials,
+            allowed_cidrs: &networks,
+        };
+        render(&text, &values)
+    };
+    // Credentials change nothing: this server does not ask for them.
+    for credentials in [None, Some(&secret)] {
+        for (networks, says) in [
+            (&[] as &[&str], "allowedCIDRs is empty"),
+            (&["198.51.100.0/24", "0.0.0.0/0"], "the whole Internet"),
+            (&["::/0"], "the whole Internet"),
+        ] {
+            let refused = render(credentials, networks).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        let done = render(credentials, &["198.51.100.0/24", "2001:db8::/32"]).unwrap();
+        assert!(script(&done).contains("acl clients src 198.51.100.0/24 2001:db8::/32\n"));
+        assert!(!done.contains("{{"));
+    }
 }
 
 #[test]
@@ -123,15 +157,16 @@ fn a_placeholder_that_does_not_exist_is_refused_and_others_texts_are_left_alone(
 #[test]
 fn networks_stand_as_a_list_of_words() {
     let networks = ["198.51.100.0/24".to_owned(), "2001:db8::/32".to_owned()];
+    let any = credentials("u", "p");
     let values = |allowed_cidrs| Values {
         port: 1,
-        credentials: None,
+        credentials: Some(&any),
         allowed_cidrs,
     };
-    let text = "{{proxy.allowedCIDRs}}";
+    let text = "{{proxy.allowedCIDRs}} {{proxy.passwordPlain}}";
     let some = render(text, &values(&networks)).unwrap();
-    assert_eq!(some, "198.51.100.0/24 2001:db8::/32");
-    assert_eq!(render(text, &values(&[])).unwrap(), "0.0.0.0/0 ::/0");
+    assert_eq!(some, "198.51.100.0/24 2001:db8::/32 p");
+    assert_eq!(render(text, &values(&[])).unwrap(), "0.0.0.0/0 ::/0 p");
 }
 
 /// Everything but control characters; the ones that some layer interprets come often.
@@ -199,16 +234,37 @@ proptest! {
     }
 }
 
+/// Case 20: never an open proxy by default. The mock's machines are on loopback only.
 #[test]
-fn the_sample_of_a_cloud_asks_for_credentials() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/proxy_gcp.yaml");
-    let text = std::fs::read_to_string(path).unwrap();
-    let sample: crawl_api::proxy::Proxy = serde_saphyr::from_str(&text).unwrap();
-    assert!(sample.spec.auth.is_some_and(|auth| auth.generate));
-    let source = sample.spec.cloud_init.and_then(|source| source.secret_ref);
-    let name = source.unwrap().name;
-    assert!(
-        TEMPLATES.contains(&name.as_str()),
-        "{name} is a template that asks for them"
-    );
+fn no_sample_makes_an_open_proxy() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples");
+    let mut managed = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let object: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        let spec = match object["kind"].as_str() {
+            Some("Proxy") => &object["spec"],
+            Some("ProxyPool") => &object["spec"]["template"]["spec"],
+            _ => continue,
+        };
+        let spec: crawl_api::proxy::ProxySpec = serde_json::from_value(spec.clone()).unwrap();
+        if spec.provider.as_deref().is_none_or(|name| name == "local") {
+            continue;
+        }
+        let sample = path.display();
+        let auth = spec.auth.unwrap_or_else(|| panic!("{sample} has no auth"));
+        let source = spec.cloud_init.and_then(|source| source.secret_ref);
+        let source = source.unwrap_or_else(|| panic!("{sample} has no cloudInit"));
+        if source.name == ALLOWLIST {
+            assert!(check_closed(&auth.allowed_cidrs).is_ok(), "{sample}");
+        } else {
+            let asks = TEMPLATES.contains(&source.name.as_str());
+            let has = auth.generate || auth.secret_ref.is_some();
+            assert!(asks && has, "{sample}");
+        }
+        managed.push(source.name);
+    }
+    managed.sort();
+    assert_eq!(managed, ["dante", "squid", ALLOWLIST]);
 }
