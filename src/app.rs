@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Context;
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::Controller;
@@ -18,6 +19,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
 use prometheus::Registry;
 use runtime_kit::admin::{AdminServer, Health};
+use runtime_kit::api_requests::ApiRequests;
 use runtime_kit::kubeconfig::{self, Connection};
 use runtime_kit::leader::{Candidate, LeaderConfig};
 use runtime_kit::logging;
@@ -111,8 +113,14 @@ struct StartError(#[from] anyhow::Error);
 impl Start {
     async fn run(self) -> Result<(), StartError> {
         let shutdown = self.tasks.shutdown();
-        let connection =
-            kubeconfig::connect(&self.args.kube, &self.clock, &self.connected, &shutdown);
+        let requests = ApiRequests::register(&self.registry).map_err(anyhow::Error::from)?;
+        let connection = kubeconfig::connect(
+            &self.args.kube,
+            &requests,
+            &self.clock,
+            &self.connected,
+            &shutdown,
+        );
         match Box::pin(connection).await {
             Some(connection) => Ok(Box::pin(self.run_connected(connection)).await?),
             None => Ok(()),
@@ -153,6 +161,7 @@ impl Start {
             pools: pools.store(),
         };
         metrics::register(&registry, proxies.store())?;
+        let passes = metrics::Passes::register(&registry, Arc::clone(&clock))?;
         let (engine, transitions) =
             Engine::new(Arc::clone(&clock), &registry, args.health.clone())?;
 
@@ -251,7 +260,11 @@ impl Start {
                 concurrency,
                 shutdown.clone(),
             )
-            .run(proxy::reconcile, proxy::error_policy, ctx)
+            .run(
+                counted(passes.clone(), "proxy", proxy::reconcile),
+                proxy::error_policy,
+                ctx,
+            )
             .for_each(log_pass),
         );
         tasks.spawn(
@@ -265,7 +278,11 @@ impl Start {
                 concurrency,
                 shutdown,
             )
-            .run(pool::reconcile, pool::error_policy, pool_ctx)
+            .run(
+                counted(passes, "pool", pool::reconcile),
+                pool::error_policy,
+                pool_ctx,
+            )
             .for_each(log_pass),
         );
         Ok(())
@@ -346,6 +363,22 @@ where
         .with_config(ControllerConfig::default().concurrency(concurrency))
         .graceful_shutdown_on(shutdown.cancelled_owned());
     wakes.into_iter().fold(controller, Controller::reconcile_on)
+}
+
+/// A reconciler whose passes are counted.
+fn counted<K, C, E, F>(
+    passes: metrics::Passes,
+    controller: &'static str,
+    reconcile: impl Fn(Arc<K>, Arc<C>) -> F,
+) -> impl Fn(Arc<K>, Arc<C>) -> BoxFuture<'static, Result<Action, E>>
+where
+    F: Future<Output = Result<Action, E>> + Send + 'static,
+    E: Send + 'static,
+{
+    move |object, ctx| {
+        let (passes, pass) = (passes.clone(), reconcile(object, ctx));
+        async move { passes.count(controller, pass).await }.boxed()
+    }
 }
 
 type Pass<K, E> = Result<(ObjectRef<K>, Action), ControllerError<E, kube::runtime::watcher::Error>>;

@@ -22,6 +22,7 @@ use anyhow::Context;
 use kube::Client;
 use prometheus::Registry;
 use runtime_kit::admin::{AdminServer, Health, ReadyFlag};
+use runtime_kit::api_requests::ApiRequests;
 use runtime_kit::clock::{Clock, SystemClock};
 use runtime_kit::kubeconfig::{KubeArgs, connect};
 use runtime_kit::tasks::{Spawner, Supervisor};
@@ -248,7 +249,9 @@ impl Process {
             listener,
         } = self;
         let stop = spawner.shutdown();
-        let Some(clients) = Clients::connect(&args, &*clock, &health, &spawner).await else {
+        let requests = ApiRequests::register(&registry)?;
+        let Some(clients) = Clients::connect(&args, &requests, &*clock, &health, &spawner).await
+        else {
             return Ok(());
         };
         let config = DelegatedConfig::pending(Arc::clone(&clock));
@@ -520,13 +523,16 @@ impl Clients {
     /// Waits until the API server accepts all of them; `None`: the process is to stop.
     async fn connect(
         args: &Args,
+        requests: &ApiRequests,
         clock: &dyn Clock,
         health: &Health,
         spawner: &Spawner,
     ) -> Option<Self> {
         let stop = spawner.shutdown();
         let ready = health.ready_flag("api server", "not asked yet");
-        let main = connect(&args.kube, clock, &ready, &stop).await?.client;
+        let main = connect(&args.kube, requests, clock, &ready, &stop)
+            .await?
+            .client;
         let mut others = Vec::new();
         for file in [
             &args.authentication_kubeconfig,
@@ -539,7 +545,7 @@ impl Clients {
                         kubeconfig: Some(file.clone()),
                         context: None,
                     };
-                    connect(&kube, clock, &ready, &stop).await?.client
+                    connect(&kube, requests, clock, &ready, &stop).await?.client
                 },
             };
             others.push(client);

@@ -42,7 +42,10 @@ impl Metrics {
                 "proxy_operator_probe_lag_seconds",
                 "How much later than due probes started.",
             )
-            .buckets(vec![0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0]),
+            .buckets(vec![
+                0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0,
+                30.0, 60.0,
+            ]),
         )?;
         registry.register(Box::new(probes.clone()))?;
         registry.register(Box::new(seconds.clone()))?;

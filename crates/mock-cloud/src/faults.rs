@@ -132,6 +132,8 @@ pub enum Behaviour {
     Dead,
     /// Accepts connections and never says a word.
     Hang,
+    /// Connecting to it never ends: what is sent to it is lost.
+    BlackHole,
     /// Answers every request, also `CONNECT`, with 200 and a page of its own.
     CaptivePortal,
     /// Accepts no credentials at all.

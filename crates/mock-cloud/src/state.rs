@@ -105,6 +105,7 @@ impl Record {
             Behaviour::Normal
             | Behaviour::Dead
             | Behaviour::Hang
+            | Behaviour::BlackHole
             | Behaviour::CaptivePortal
             | Behaviour::RejectAuth => self.address,
         }

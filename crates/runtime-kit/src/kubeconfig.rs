@@ -13,6 +13,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::ReadyFlag;
+use crate::api_requests::ApiRequests;
 use crate::backoff::BackoffPolicy;
 use crate::chain::chain;
 use crate::class::{Class, Classify};
@@ -119,9 +120,10 @@ impl std::fmt::Debug for Connection {
 
 /// Waits for an API server that answers and accepts the credentials; `None` when `shutdown` came
 /// first. The kubeconfig is read anew for each attempt. While waiting, `ready` says why, and each
-/// new cause is logged once.
+/// new cause is logged once. All requests of the client are counted in `requests`.
 pub async fn connect(
     args: &KubeArgs,
+    requests: &ApiRequests,
     clock: &dyn Clock,
     ready: &ReadyFlag,
     shutdown: &CancellationToken,
@@ -130,7 +132,7 @@ pub async fn connect(
     let mut failures = 0;
     loop {
         let error = match shutdown
-            .run_until_cancelled(Box::pin(attempt(args, clock)))
+            .run_until_cancelled(Box::pin(attempt(args, requests, clock)))
             .await?
         {
             Ok(connection) => {
@@ -152,10 +154,16 @@ pub async fn connect(
     }
 }
 
-async fn attempt(args: &KubeArgs, clock: &dyn Clock) -> Result<Connection, Error> {
+async fn attempt(
+    args: &KubeArgs,
+    requests: &ApiRequests,
+    clock: &dyn Clock,
+) -> Result<Connection, Error> {
     let config = args.config().await?;
     let server = config.cluster_url.to_string();
-    let client = Client::try_from(config.clone()).map_err(Error::BuildClient)?;
+    let client = requests
+        .client(config.clone())
+        .map_err(Error::BuildClient)?;
     let answer = tokio::select! {
         answer = client.apiserver_version() => answer,
         () = clock.sleep(ATTEMPT_TIMEOUT) => return Err(Error::TimedOut { server }),
@@ -202,6 +210,11 @@ mod tests {
         path
     }
 
+    /// A counter that nobody reads.
+    fn uncounted() -> ApiRequests {
+        ApiRequests::register(&prometheus::Registry::new()).expect("registered")
+    }
+
     /// An API server that answers `/version` with the status it is set to.
     async fn api_server() -> (String, Arc<AtomicU16>) {
         let status = Arc::new(AtomicU16::new(200));
@@ -245,7 +258,11 @@ mod tests {
         let stop = CancellationToken::new();
         let connecting = tokio::spawn({
             let (args, clock, stop) = (args.clone(), clock.clone(), stop.clone());
-            async move { connect(&args, &clock, &ready, &stop).await.is_some() }
+            async move {
+                connect(&args, &uncounted(), &clock, &ready, &stop)
+                    .await
+                    .is_some()
+            }
         });
         let says = |wanted: &str| match health.ready() {
             Ok(()) => false,
@@ -281,7 +298,8 @@ mod tests {
         let ready = Health::new().ready_flag("api-server", "not connected yet");
         let stop = CancellationToken::new();
         let clock = SteppedClock::default();
-        let waiting = connect(&args, &clock, &ready, &stop);
+        let requests = uncounted();
+        let waiting = connect(&args, &requests, &clock, &ready, &stop);
         tokio::pin!(waiting);
         assert!(futures::poll!(&mut waiting).is_pending());
         stop.cancel();

@@ -7,6 +7,7 @@
 //! caller acts.
 
 pub mod admin;
+pub mod api_requests;
 pub mod backoff;
 pub mod chain;
 pub mod class;

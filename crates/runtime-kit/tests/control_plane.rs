@@ -10,6 +10,7 @@ use devcluster::{Cluster, Options};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Api;
 use runtime_kit::admin::Health;
+use runtime_kit::api_requests::ApiRequests;
 use runtime_kit::kubeconfig::{KubeArgs, connect};
 use runtime_kit::leader::{Candidate, LeaderConfig, Leadership};
 use runtime_kit::{Clock, SystemClock};
@@ -102,7 +103,8 @@ async fn connect_waits_for_a_renewed_kubeconfig(cluster: &Cluster) {
     let ready = health.ready_flag("api-server", "not connected yet");
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let stop = CancellationToken::new();
-    let connecting = connect(&args, &*clock, &ready, &stop);
+    let requests = ApiRequests::register(&prometheus::Registry::new()).expect("registered");
+    let connecting = connect(&args, &requests, &*clock, &ready, &stop);
     let renewing = async {
         let rejected = || match health.ready() {
             Ok(()) => false,

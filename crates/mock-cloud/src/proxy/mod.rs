@@ -64,10 +64,15 @@ impl Proxy {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
         socket.bind(SocketAddr::V4(spec.listen))?;
-        let listener = socket.listen(BACKLOG)?;
+        let swallows = spec.behaviour == Behaviour::BlackHole;
+        let listener = socket.listen(if swallows { 0 } else { BACKLOG })?;
         let spec = Arc::new(spec);
         let cut = CancellationToken::new();
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&spec), cut.clone()));
+        let accepting = if swallows {
+            tokio::spawn(swallow(listener, spec.listen, cut.clone()))
+        } else {
+            tokio::spawn(accept(listener, Arc::clone(&spec), cut.clone()))
+        };
         Ok(Self {
             spec,
             cut,
@@ -86,6 +91,20 @@ impl Proxy {
             tracing::error!(%error, "a proxy ended badly");
         }
     }
+}
+
+/// Fills the queue of a listener that nobody accepts from: the kernel drops what comes after.
+async fn swallow(listener: TcpListener, address: SocketAddrV4, cut: CancellationToken) {
+    let filling = async {
+        let filled = tokio::net::TcpStream::connect(address).await;
+        if let Err(error) = &filled {
+            tracing::warn!(%address, %error, "a black hole could not be filled");
+        }
+        std::future::pending::<()>().await;
+        drop(filled);
+    };
+    let _never = cut.run_until_cancelled(filling).await;
+    drop(listener);
 }
 
 async fn accept(listener: TcpListener, spec: Arc<Spec>, cut: CancellationToken) {

@@ -89,7 +89,11 @@ async fn answer(request: Request<Incoming>, connection: Connection) -> Response<
         },
         Behaviour::CaptivePortal => return page(StatusCode::OK, "text/html", PORTAL_PAGE),
         Behaviour::RejectAuth => return authentication_required(),
-        Behaviour::Normal | Behaviour::Dead | Behaviour::Hang | Behaviour::WrongExit { .. } => {},
+        Behaviour::Normal
+        | Behaviour::Dead
+        | Behaviour::Hang
+        | Behaviour::BlackHole
+        | Behaviour::WrongExit { .. } => {},
     }
     if !is_authorised(&request, spec) {
         return authentication_required();

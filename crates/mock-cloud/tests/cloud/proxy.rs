@@ -1,6 +1,6 @@
 //! Traffic through the instances: where it comes out, what is forwarded, what is refused.
 
-use std::{collections::HashSet, net::SocketAddr};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use crate::common::{
     DEADLINE, ZONE, connect, echo_target, exchange, read_head, request, running, start, target,
@@ -283,6 +283,19 @@ async fn a_deleted_instance_refuses_and_its_tunnels_are_cut() {
     cloud.stop().await;
 }
 
+/// Whether connecting never ends. The first attempts may find a place in the kernel's queue.
+async fn swallows(proxy: SocketAddr) -> bool {
+    let mut connected = Vec::new();
+    for _ in 0..5 {
+        let attempt = timeout(Duration::from_millis(500), TcpStream::connect(proxy)).await;
+        match attempt {
+            Err(_) => return true,
+            Ok(stream) => connected.push(stream.expect("nothing refuses")),
+        }
+    }
+    false
+}
+
 #[tokio::test]
 async fn misbehaving_proxies_do_what_they_were_told_until_told_otherwise() {
     let cloud = start(without_delays()).await;
@@ -324,6 +337,9 @@ async fn misbehaving_proxies_do_what_they_were_told_until_told_otherwise() {
             .await
             .starts_with("HTTP/1.1 407 ")
     );
+
+    set(Behaviour::BlackHole).await;
+    assert!(swallows(proxy).await, "a client got through");
 
     set(Behaviour::Dead).await;
     TcpStream::connect(proxy).await.expect_err("refuses");
