@@ -13,6 +13,7 @@
 mod connect;
 mod flags;
 mod instant;
+#[path = "../../../crates/aggregated-api/benches/common/load.rs"]
 mod load;
 #[path = "../../../crates/aggregated-api/benches/common/machine.rs"]
 mod machine;
@@ -26,6 +27,7 @@ mod setup;
 mod subjects;
 mod sync;
 #[path = "../../../crates/aggregated-api/benches/common/table.rs"]
+#[expect(dead_code, reason = "nothing here has to be none at all")]
 mod table;
 
 use std::path::Path;

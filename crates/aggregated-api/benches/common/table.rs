@@ -21,7 +21,7 @@ pub(crate) struct Row {
     peer_name: Option<&'static str>,
     /// `ours` / `peer`.
     ratio: Option<f64>,
-    /// What the ratio should be, such as `>= 0.85`.
+    /// What the ratio should be, such as `>= 0.85`; `none`: our figure should be 0.
     goal: Option<String>,
     /// Whether it is; null when there is no goal or no figure.
     met: Option<bool>,
@@ -65,6 +65,15 @@ impl Row {
             met: ratio.zip(goal).map(|(ratio, goal)| goal.is_met(ratio)),
             goal: goal.map(Goal::text),
             ratio: ratio.map(rounded),
+            ..self
+        }
+    }
+
+    /// Says that there should be none of it at all.
+    pub(crate) fn none_wanted(self) -> Self {
+        Self {
+            met: self.ours.map(|ours| ours.abs() < f64::EPSILON),
+            goal: Some("none".to_owned()),
             ..self
         }
     }

@@ -15,6 +15,8 @@ mod flags;
 #[path = "../common/machine.rs"]
 mod machine;
 mod objects;
+#[path = "../common/process.rs"]
+mod process;
 #[path = "../common/progress.rs"]
 mod progress;
 mod reads;
@@ -22,7 +24,7 @@ mod serve;
 mod starts;
 mod subjects;
 #[path = "../common/table.rs"]
-#[expect(dead_code, reason = "its goal is an upper bound")]
+#[expect(dead_code, reason = "its goal is an upper bound of a ratio")]
 mod table;
 #[path = "../../examples/wardle/wardle/mod.rs"]
 #[expect(

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::connect::{Server, send};
 use crate::machine;
 use crate::objects::{GROUP, NAMESPACE};
+use crate::process;
 
 /// Caller of all requests; not an administrator, so that it has to be authorized.
 const USER: &str = "bench:reader";
@@ -344,25 +345,17 @@ impl Running {
 
     /// The most memory that was resident since [`Self::forget_peak`], MiB.
     pub(crate) fn peak(&self) -> Result<f64> {
-        machine::status_mib(self.process.pid(), "VmHWM:")
+        process::peak_mib(self.process.pid())
     }
 
     /// Lets [`Self::peak`] begin anew.
     pub(crate) fn forget_peak(&self) -> Result<()> {
-        // 5: "reset the peak resident set size", proc_pid_clear_refs(5).
-        std::fs::write(format!("/proc/{}/clear_refs", self.process.pid()), "5")
-            .context("cannot reset the peak of memory")
+        process::forget_peak(self.process.pid())
     }
 
     /// Processor time that the process has used, user and system.
     pub(crate) fn processor_time(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid()))?;
-        // The name, in parentheses, may have blanks; utime and stime are fields 14 and 15.
-        let (_, fields) = stat.rsplit_once(')').context("no name in /proc stat")?;
-        let ticks = fields.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
-        // USER_HZ is 100 wherever Linux runs on these processors.
-        Ok(Duration::from_millis(ticks * 10))
+        process::processor_time(self.process.pid())
     }
 }
 
