@@ -14,6 +14,8 @@ import sys
 MODULE = "google.golang.org/api"
 VERSION = "v0.315.0"
 DOCUMENT = "compute/v1/compute-api.json"
+# Google's front end takes these for every method; the document leaves them out.
+SYSTEM_PARAMETERS = ["$alt", "$apiVersion"]
 SCHEMA_KEYS = ("$ref", "type", "format", "pattern", "enum", "items", "properties",
                "additionalProperties")
 PARAMETER_KEYS = ("location", "required", "type", "format", "pattern", "enum", "minimum",
@@ -81,7 +83,8 @@ def main():
         methods.append(method(source["resources"][resource]["methods"][verb]))
     roots = [each[key] for each in methods for key in ("request", "response") if key in each]
     head = {"source": f"{MODULE} {VERSION} {DOCUMENT}", "revision": source["revision"],
-            "servicePath": source["servicePath"]}
+            "servicePath": source["servicePath"],
+            "systemParameters": SYSTEM_PARAMETERS}
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     parts = [json.dumps(each) for each in methods]
     lines.append('  "methods": [\n    ' + ",\n    ".join(parts) + "\n  ]")

@@ -1,8 +1,10 @@
 //! Checks requests and responses against an extract of an API's discovery document, so that a fake
 //! accepts and says nothing that the real API would not.
 //!
-//! The extract is made by `hack/extract-discovery.py`; the notation is that of the discovery
-//! format: `int64` and `uint64` are strings of digits, `byte` is base64.
+//! The notation is that of Google's discovery format: `int64` and `uint64` of the type `string` are
+//! digits in a string, `byte` is base64. Two words of OpenAPI are understood beside it: `required`
+//! and `nullable`. The extract of Compute Engine is made by `hack/extract-discovery.py`; that of
+//! Hetzner Cloud says itself what it was written from.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +24,9 @@ pub struct Api {
     pub revision: String,
     /// The path in front of every method's.
     pub service_path: String,
+    /// Query parameters that a front end takes for every method.
+    #[serde(default)]
+    pub system_parameters: Vec<String>,
     /// What can be called.
     pub methods: Vec<Method>,
     schemas: BTreeMap<String, Schema>,
@@ -79,11 +84,13 @@ struct Schema {
     items: Option<Box<Self>>,
     properties: BTreeMap<String, Self>,
     additional_properties: Option<Box<Self>>,
+    /// The methods whose requests need the property.
     required_by: Vec<String>,
+    /// The properties that are always there.
+    required: Vec<String>,
+    /// Whether null is a value.
+    nullable: bool,
 }
-
-/// Query parameters that Google's front end takes for every API; the document leaves them out.
-const SYSTEM_PARAMETERS: [&str; 2] = ["$alt", "$apiVersion"];
 
 /// A call of a method, taken apart.
 #[derive(Debug)]
@@ -134,7 +141,7 @@ impl Api {
         });
         let mut call = calls.next().ok_or(Refusal::NoSuchMethod)?;
         for (name, value) in query {
-            if SYSTEM_PARAMETERS.contains(&name.as_str()) {
+            if self.system_parameters.contains(name) {
                 continue;
             }
             let known = call.method.parameters.get(name);
@@ -209,6 +216,9 @@ impl Api {
     }
 
     fn check(&self, schema: &Schema, value: &Value, at: &str) -> Result<(), String> {
+        if schema.nullable && value.is_null() {
+            return Ok(());
+        }
         if let Some(name) = &schema.reference {
             return self.check_named(name, value, at);
         }
@@ -238,6 +248,13 @@ impl Api {
                 items.try_for_each(|(n, item)| self.check(schema, item, &format!("{at}[{n}]")))
             },
             ("object", Value::Object(fields)) => {
+                let missing = schema
+                    .required
+                    .iter()
+                    .find(|name| !fields.contains_key(*name));
+                if let Some(name) = missing {
+                    return Err(format!("Required field '{name}' is missing at '{at}'"));
+                }
                 for (name, field) in fields {
                     let below = if at.is_empty() {
                         name.clone()

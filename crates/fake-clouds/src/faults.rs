@@ -3,9 +3,13 @@
 //! A script is YAML or JSON; `crates/fake-clouds/scripts/` has one per trouble that a cloud makes.
 //! A rule takes calls until it is spent, so a script says exactly how many of them fail.
 
+use std::future::Future;
 use std::time::Duration;
 
+use runtime_kit::Clock;
 use serde::{Deserialize, Serialize};
+
+use crate::serve::{Answer, Outcome};
 
 /// What a fake is to do from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,8 @@ pub struct Settings {
     pub addresses: Vec<String>,
     /// The longest page of a list.
     pub page_size: u32,
+    /// How many requests an account has in an hour; they come back one by one (Hetzner Cloud).
+    pub requests_per_hour: u32,
 }
 
 impl Default for Settings {
@@ -44,6 +50,7 @@ impl Default for Settings {
             visible_after_milliseconds: 0,
             addresses: Vec::new(),
             page_size: 500,
+            requests_per_hour: 3600,
         }
     }
 }
@@ -155,6 +162,73 @@ impl Settings {
     /// See [`Settings::visible_after_milliseconds`].
     pub fn visible_after(&self) -> Duration {
         Duration::from_millis(self.visible_after_milliseconds)
+    }
+}
+
+/// Why a call that was accepted comes to nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) status: u16,
+}
+
+/// A refusal that a script asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: u16,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) retry_after: Option<String>,
+}
+
+/// Carries a call out as its fault says: `carry_out` is told why the call shall come to nothing, if
+/// it shall; `refuse` words a refusal as the API does.
+pub(crate) async fn play<F>(
+    fault: Option<Fault>,
+    clock: &dyn Clock,
+    carry_out: impl FnOnce(Option<Failure>) -> F,
+    refuse: impl FnOnce(Refusal) -> Answer,
+) -> Outcome
+where
+    F: Future<Output = Answer>,
+{
+    match fault {
+        None => Outcome::Answer(carry_out(None).await),
+        Some(Fault::Refuse {
+            status,
+            reason,
+            message,
+            retry_after,
+        }) => Outcome::Answer(refuse(Refusal {
+            status,
+            reason,
+            message,
+            retry_after,
+        })),
+        Some(Fault::Page { status }) => Outcome::Answer(Answer::page(status)),
+        Some(Fault::FailOperation {
+            code,
+            message,
+            status,
+        }) => {
+            let failure = Failure {
+                code,
+                message,
+                status,
+            };
+            Outcome::Answer(carry_out(Some(failure)).await)
+        },
+        Some(Fault::Delay { milliseconds }) => {
+            clock.sleep(Duration::from_millis(milliseconds)).await;
+            Outcome::Answer(carry_out(None).await)
+        },
+        Some(Fault::LostReply) => {
+            let _lost = carry_out(None).await;
+            Outcome::Drop
+        },
+        Some(Fault::Drop) => Outcome::Drop,
+        Some(Fault::Hang) => std::future::pending().await,
     }
 }
 

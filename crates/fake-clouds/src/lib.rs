@@ -7,4 +7,8 @@
 pub mod discovery;
 pub mod faults;
 pub mod gce;
+pub mod hetzner;
+mod journal;
+pub mod program;
+pub mod proxies;
 pub mod serve;

@@ -2,6 +2,7 @@
 //! answer.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::gce::Gce;
+/// A fake of an API.
+pub trait Fake: Send + Sync + 'static {
+    /// Answers a request.
+    fn handle(&self, request: Request) -> impl Future<Output = Outcome> + Send;
+}
 
 /// A request, read whole.
 #[derive(Clone, Debug)]
@@ -50,8 +55,7 @@ pub struct Answer {
     status: u16,
     content_type: &'static str,
     body: String,
-    /// The header `Retry-After`.
-    pub retry_after: Option<String>,
+    headers: Vec<(&'static str, String)>,
 }
 
 // === impl Answer ===
@@ -63,7 +67,7 @@ impl Answer {
             status,
             content_type: "application/json; charset=UTF-8",
             body: body.to_string(),
-            retry_after: None,
+            headers: Vec::new(),
         }
     }
 
@@ -75,8 +79,22 @@ impl Answer {
             body: format!(
                 "<!DOCTYPE html>\n<title>Error {status}</title>\n<p>That is all we know.\n"
             ),
-            retry_after: None,
+            headers: Vec::new(),
         }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: String) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The value of a header that was added.
+    #[cfg(test)]
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// Status and body, for who has no use for HTTP.
@@ -91,7 +109,7 @@ impl Answer {
             status,
             content_type,
             body,
-            retry_after,
+            headers: added,
         } = self;
         let mut response = Response::new(Full::new(body.into()));
         *response.status_mut() =
@@ -101,8 +119,10 @@ impl Answer {
             header::CONTENT_TYPE,
             http::HeaderValue::from_static(content_type),
         );
-        if let Some(after) = retry_after.and_then(|after| after.parse().ok()) {
-            headers.insert(header::RETRY_AFTER, after);
+        for (name, value) in added {
+            if let Ok(value) = value.parse() {
+                headers.insert(name, value);
+            }
         }
         response
     }
@@ -121,7 +141,7 @@ impl std::fmt::Display for Dropped {
 impl std::error::Error for Dropped {}
 
 /// Serves a fake until `stop`.
-pub async fn serve(listener: TcpListener, fake: Arc<Gce>, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, fake: Arc<impl Fake>, stop: CancellationToken) {
     let connections = TaskTracker::new();
     let accepting = async {
         loop {
@@ -141,7 +161,7 @@ pub async fn serve(listener: TcpListener, fake: Arc<Gce>, stop: CancellationToke
     connections.wait().await;
 }
 
-async fn connection(stream: TcpStream, fake: Arc<Gce>) {
+async fn connection(stream: TcpStream, fake: Arc<impl Fake>) {
     let answer = service_fn(|request: http::Request<Incoming>| {
         let fake = Arc::clone(&fake);
         async move {

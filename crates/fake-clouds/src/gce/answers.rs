@@ -5,6 +5,7 @@ use jiff::tz::{Offset, TimeZone};
 use serde_json::{Map, Value, json};
 
 use super::state::{Machine, Operation};
+use crate::faults::Refusal;
 
 const SERVICE: &str = "https://www.googleapis.com/compute/v1";
 
@@ -58,6 +59,23 @@ impl Refused {
             error.insert("status".into(), json!("UNAUTHENTICATED"));
         }
         json!({"error": error})
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal {
+            status,
+            reason,
+            message,
+            retry_after,
+        } = refusal;
+        Self {
+            status,
+            reason,
+            message,
+            retry_after,
+        }
     }
 }
 

@@ -15,24 +15,23 @@ mod checks;
 mod filter;
 mod state;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, Method as Verb};
-use mock_cloud::client::Client as Machines;
-use mock_cloud::model::CreateInstance;
 use parking_lot::Mutex;
 use runtime_kit::Clock;
 use serde_json::{Value, json};
 
 use self::answers::Refused;
 use self::filter::Filter;
-use self::state::{Failure, Now, State};
+use self::state::{Now, State};
 use crate::discovery::{Api, Call, Refusal};
-use crate::faults::{self, Fault, Op, Script};
-use crate::serve::{Answer, Outcome, Request};
+use crate::faults::{self, Failure, Op, Script};
+use crate::journal::Journal;
+use crate::proxies::Proxies;
+use crate::serve::{Answer, Fake, Outcome, Request};
 
 /// Pages are never longer, whatever is asked for.
 const MAX_RESULTS: u32 = 500;
@@ -43,26 +42,8 @@ pub struct Gce {
     api: Api,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    calls: Mutex<BTreeMap<String, u64>>,
-    violations: Mutex<Vec<String>>,
+    journal: Journal,
     proxies: Option<Proxies>,
-}
-
-/// Where the proxies of machines run: instances are then real proxies on loopback addresses.
-#[derive(Clone, Debug)]
-pub struct Proxies {
-    /// The mock cloud whose instances they are.
-    pub machines: Machines,
-    /// The port they listen on.
-    pub port: u16,
-}
-
-/// What comes before an answer.
-enum Step {
-    Answer(Result<Value, Refused>),
-    Page(u16),
-    Drop,
-    Hang,
 }
 
 // === impl Gce ===
@@ -81,66 +62,9 @@ impl Gce {
             api: Api::read(include_str!("../../data/compute-v1.json"))?,
             clock,
             state: Mutex::new(State::new(script)),
-            calls: Mutex::default(),
-            violations: Mutex::default(),
+            journal: Journal::default(),
             proxies,
         })
-    }
-
-    /// Answers a request.
-    pub async fn handle(&self, request: Request) -> Outcome {
-        if request.path.starts_with("/fake/") {
-            return Outcome::Answer(self.administer(&request));
-        }
-        let call = match self.check(&request) {
-            Ok(call) => call,
-            Err(refused) => return self.answer(None, Err(refused)),
-        };
-        *self.calls.lock().entry(call.method.id.clone()).or_default() += 1;
-        let (op, zone) = (op(&call), parameter(&call, "zone").to_owned());
-        let fault = faults::take(&mut self.state.lock().rules, op, &zone);
-        let step = match fault {
-            Some(Fault::Refuse {
-                status,
-                reason,
-                message,
-                retry_after,
-            }) => Step::Answer(Err(Refused {
-                retry_after,
-                ..Refused::new(status, &reason, message)
-            })),
-            Some(Fault::Page { status }) => Step::Page(status),
-            Some(Fault::Drop) => Step::Drop,
-            Some(Fault::Hang) => Step::Hang,
-            Some(Fault::LostReply) => {
-                let _lost = self.carry_out(&call, request.body, None).await;
-                Step::Drop
-            },
-            Some(Fault::FailOperation {
-                code,
-                message,
-                status,
-            }) => {
-                let failure = Failure {
-                    code,
-                    message,
-                    status,
-                };
-                Step::Answer(self.carry_out(&call, request.body, Some(failure)).await)
-            },
-            Some(Fault::Delay { milliseconds }) => {
-                let wait = std::time::Duration::from_millis(milliseconds);
-                self.clock.sleep(wait).await;
-                Step::Answer(self.carry_out(&call, request.body, None).await)
-            },
-            None => Step::Answer(self.carry_out(&call, request.body, None).await),
-        };
-        match step {
-            Step::Answer(result) => self.answer(Some(&call), result),
-            Step::Page(status) => Outcome::Answer(Answer::page(status)),
-            Step::Drop => Outcome::Drop,
-            Step::Hang => std::future::pending().await,
-        }
     }
 
     fn now(&self) -> Now {
@@ -154,7 +78,7 @@ impl Gce {
     fn check(&self, request: &Request) -> Result<Call<'_>, Refused> {
         let violated = |what: String| {
             let text = format!("request {} {}: {what}", request.verb, request.path);
-            self.violations.lock().push(text);
+            self.journal.violated(text);
             Refused::invalid(what)
         };
         let query = &request.query;
@@ -254,7 +178,9 @@ impl Gce {
             (operation, labels)
         };
         if let (Some(proxies), None) = (&self.proxies, &operation.failure) {
-            let address = proxies.start(zone, &name, &labels).await?;
+            let labels = serde_json::from_value(labels).unwrap_or_default();
+            let failed = |what| Refused::new(503, "backendError", what);
+            let address = proxies.start(zone, &name, labels).await.map_err(failed)?;
             self.state.lock().set_address(operation.target, address);
         }
         Ok(answers::operation(&operation, false))
@@ -331,19 +257,21 @@ impl Gce {
         Ok(answers::operation(operation, operation.ends <= now.elapsed))
     }
 
-    fn answer(&self, call: Option<&Call<'_>>, result: Result<Value, Refused>) -> Outcome {
+    fn answer(&self, call: Option<&Call<'_>>, result: Result<Value, Refused>) -> Answer {
         match result {
             Ok(body) => {
                 let checked = call.map(|call| self.api.check_response(call.method, &body));
                 if let Some(Err(what)) = checked {
-                    self.violations.lock().push(format!("response: {what}"));
+                    self.journal.violated(format!("response: {what}"));
                 }
-                Outcome::Answer(Answer::json(200, &body))
+                Answer::json(200, &body)
             },
             Err(refused) => {
-                let mut answer = Answer::json(refused.status, &refused.body());
-                answer.retry_after.clone_from(&refused.retry_after);
-                Outcome::Answer(answer)
+                let answer = Answer::json(refused.status, &refused.body());
+                match refused.retry_after {
+                    Some(after) => answer.with("retry-after", after),
+                    None => answer,
+                }
             },
         }
     }
@@ -382,44 +310,32 @@ impl Gce {
                 }
             },
             (&Verb::GET, "/fake/created") => Answer::json(200, &json!(self.state.lock().ever())),
-            (&Verb::GET, "/fake/calls") => Answer::json(200, &json!(*self.calls.lock())),
-            (&Verb::GET, "/fake/violations") => Answer::json(200, &json!(*self.violations.lock())),
-            (_, _) => Answer::json(404, &json!({"error": "no such path"})),
+            (_, _) => {
+                let no_such_path = || Answer::json(404, &json!({"error": "no such path"}));
+                self.journal.answer(request).unwrap_or_else(no_such_path)
+            },
         }
     }
 }
 
-// === impl Proxies ===
-
-impl Proxies {
-    /// Starts the proxy of a machine and gives its address.
-    async fn start(&self, zone: &str, name: &str, labels: &Value) -> Result<String, Refused> {
-        let labels = serde_json::from_value(labels.clone()).unwrap_or_default();
-        let request = CreateInstance {
-            name: name.into(),
-            labels,
-            metadata: BTreeMap::default(),
-            cloud_init: None,
-            port: self.port,
-            auth: None,
-        };
-        let failed = |error: mock_cloud::client::Error| {
-            Refused::new(503, "backendError", runtime_kit::chain(&error).to_string())
-        };
-        self.machines.create(zone, &request).await.map_err(failed)?;
-        let machine = self.machines.get(zone, name).await.map_err(failed)?;
-        let address = machine.ip.map(|ip| ip.to_string());
-        address.ok_or_else(|| {
-            let message = "the proxy of the machine has no address".to_owned();
-            Refused::new(503, "backendError", message)
-        })
-    }
-
-    async fn stop(&self, zone: &str, name: &str) {
-        if let Err(error) = self.machines.delete(zone, name).await {
-            let error = runtime_kit::chain(&error).to_string();
-            tracing::warn!(error, name, "a proxy was not stopped");
+impl Fake for Gce {
+    async fn handle(&self, request: Request) -> Outcome {
+        if request.path.starts_with("/fake/") {
+            return Outcome::Answer(self.administer(&request));
         }
+        let call = match self.check(&request) {
+            Ok(call) => call,
+            Err(refused) => return Outcome::Answer(self.answer(None, Err(refused))),
+        };
+        self.journal.called(&call.method.id);
+        let (op, zone) = (op(&call), parameter(&call, "zone").to_owned());
+        let fault = faults::take(&mut self.state.lock().rules, op, &zone);
+        let carry_out = async |failure| {
+            let result = self.carry_out(&call, request.body, failure).await;
+            self.answer(Some(&call), result)
+        };
+        let refuse = |refusal| self.answer(Some(&call), Err(Refused::from(refusal)));
+        faults::play(fault, &*self.clock, carry_out, refuse).await
     }
 }
 

@@ -7,15 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::faults::{Rule, Script, Settings};
-
-/// Why an operation failed.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) code: String,
-    pub(super) message: String,
-    pub(super) status: u16,
-}
+use crate::faults::{Failure, Rule, Script, Settings};
 
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
