@@ -8,10 +8,16 @@
     reason = "a test fails by panicking, and its stack has room"
 )]
 
+#[path = "provider_contract/fake.rs"]
+mod fake;
 #[path = "provider_contract/fake_gce.rs"]
 mod fake_gce;
+#[path = "provider_contract/fake_hetzner.rs"]
+mod fake_hetzner;
 #[path = "provider_contract/gcp.rs"]
 mod gcp;
+#[path = "provider_contract/hetzner.rs"]
+mod hetzner;
 #[path = "provider_contract/mock.rs"]
 mod mock;
 #[path = "provider_contract/suite.rs"]
@@ -53,7 +59,7 @@ macro_rules! contracts {
                 an_operation_that_went_well_or_is_unknown_has_no_error,
                 every_kind_of_failure_has_its_class_and_keeps_its_cause,
                 an_account_that_asks_for_rest_gets_it,
-                an_instance_that_was_taken_back_is_stopped_until_it_is_deleted,
+                an_instance_that_was_stopped_is_told_so_until_it_is_deleted,
                 a_check_tells_whether_the_account_can_be_used,
                 an_id_of_another_kind_is_refused,
             }
@@ -64,4 +70,5 @@ macro_rules! contracts {
 contracts! {
     contract_mock, crate::mock::MockSite;
     contract_gcp, crate::gcp::GcpSite;
+    contract_hetzner, crate::hetzner::HetznerSite;
 }

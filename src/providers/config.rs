@@ -19,9 +19,10 @@ use serde_saphyr::Spanned;
 use url::Url;
 
 pub use super::gcp::GcpAccount;
+pub use super::hetzner::HetznerAccount;
 
 /// The types this build knows, for messages.
-const KNOWN_TYPES: &str = "mock, gcp";
+const KNOWN_TYPES: &str = "mock, gcp, hetzner";
 
 /// The providers of an installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub enum Account {
     Mock(MockAccount),
     /// A project at Compute Engine.
     Gcp(Box<GcpAccount>),
+    /// A project at Hetzner Cloud.
+    Hetzner(Box<HetznerAccount>),
 }
 
 // === impl Account ===
@@ -56,6 +59,8 @@ impl Account {
         match self {
             Self::Mock(mock) => format!("mock {}", mock.url),
             Self::Gcp(gcp) => format!("gcp {}", gcp.project),
+            // Why the file: a token is good for one project, which it does not name.
+            Self::Hetzner(hetzner) => format!("hetzner {}", hetzner.token_file.display()),
         }
     }
 }
@@ -165,6 +170,8 @@ struct RawEntry {
     mock: Option<Spanned<MockAccount>>,
     #[serde(default)]
     gcp: Option<Spanned<GcpAccount>>,
+    #[serde(default)]
+    hetzner: Option<Spanned<HetznerAccount>>,
 }
 
 struct Problem {
@@ -211,6 +218,7 @@ fn parse(text: &str) -> Result<Config, Problem> {
             type_,
             mock,
             gcp,
+            hetzner,
         } = &entry.value;
         check_name(name)?;
         if let Some(first) = lines.insert(name.value.clone(), name.referenced.line()) {
@@ -223,32 +231,24 @@ fn parse(text: &str) -> Result<Config, Problem> {
                 "give each provider a name of its own",
             ));
         }
-        let missing = |remedy: &str| {
-            let (name, type_name) = (&name.value, &type_.value);
-            let what =
-                format!("provider {name:?} is of type {type_name} but has no block {type_name}");
-            problem(type_, what, remedy)
-        };
-        let account = match (type_.value.as_str(), mock, gcp) {
-            ("mock", Some(block), None) => {
+        check_blocks(&entry.value)?;
+        let account = match (mock, gcp, hetzner) {
+            (Some(block), _, _) => {
                 check_url(block)?;
                 check_zone(block)?;
                 Account::Mock(block.value.clone())
             },
-            ("gcp", None, Some(block)) => {
+            (None, Some(block), _) => {
                 let checked = block.value.check();
                 checked.map_err(|(what, remedy)| problem(block, what, remedy))?;
                 Account::Gcp(Box::new(block.value.clone()))
             },
-            ("mock", _, Some(block)) => return Err(foreign(&name.value, type_, "gcp", block)),
-            ("gcp", Some(block), _) => return Err(foreign(&name.value, type_, "mock", block)),
-            ("mock", None, None) => {
-                return Err(missing("add mock: {url: http://ADDRESS:PORT}"));
+            (None, None, Some(block)) => {
+                let checked = block.value.check();
+                checked.map_err(|(what, remedy)| problem(block, what, remedy))?;
+                Account::Hetzner(Box::new(block.value.clone()))
             },
-            ("gcp", None, None) => {
-                return Err(missing("add gcp: {project: PROJECT, zones: [ZONE]}"));
-            },
-            (_, _, _) => return Err(unknown_type(&name.value, type_)),
+            (None, None, None) => return Err(unknown_type(&name.value, type_)),
         };
         entries.push(Entry {
             name: name.value.clone(),
@@ -256,6 +256,58 @@ fn parse(text: &str) -> Result<Config, Problem> {
         });
     }
     Ok(Config { providers: entries })
+}
+
+/// Checks that there is one block, that of the type.
+fn check_blocks(entry: &RawEntry) -> Result<(), Problem> {
+    let RawEntry {
+        name,
+        type_,
+        mock,
+        gcp,
+        hetzner,
+    } = entry;
+    let blocks = [
+        (
+            "mock",
+            line(mock.as_ref()),
+            "add mock: {url: http://ADDRESS:PORT}",
+        ),
+        (
+            "gcp",
+            line(gcp.as_ref()),
+            "add gcp: {project: PROJECT, zones: [ZONE]}",
+        ),
+        (
+            "hetzner",
+            line(hetzner.as_ref()),
+            "add hetzner: {tokenFile: FILE, locations: [LOCATION]}",
+        ),
+    ];
+    let (name, type_name) = (&name.value, type_.value.as_str());
+    let Some((_, own, add)) = blocks.iter().find(|(block, _, _)| *block == type_name) else {
+        return Err(unknown_type(name, type_));
+    };
+    let foreign = blocks.iter().filter(|(block, _, _)| *block != type_name);
+    for (block, line, _) in foreign {
+        if let Some(line) = line {
+            return Err(Problem {
+                line: *line,
+                what: format!("provider {name:?} is of type {type_name} and has a block {block}"),
+                remedy: "correct or remove the key".into(),
+            });
+        }
+    }
+    if own.is_none() {
+        let what = format!("provider {name:?} is of type {type_name} but has no block {type_name}");
+        return Err(problem(type_, what, *add));
+    }
+    Ok(())
+}
+
+/// The line of a block that is there.
+fn line<T>(block: Option<&Spanned<T>>) -> Option<u64> {
+    block.map(|block| block.referenced.line())
 }
 
 /// Why: the name is matched with `Proxy.spec.provider`, whose pattern this is.
@@ -298,14 +350,6 @@ fn check_zone(block: &Spanned<MockAccount>) -> Result<(), Problem> {
     }
     let remedy = "name the zone, or leave the key out";
     Err(problem(block, "mock.zone is empty".into(), remedy))
-}
-
-fn foreign<T>(name: &str, type_: &Spanned<String>, block: &str, at: &Spanned<T>) -> Problem {
-    let what = format!(
-        "provider {name:?} is of type {} and has a block {block}",
-        type_.value
-    );
-    problem(at, what, "correct or remove the key")
 }
 
 fn unknown_type(name: &str, type_: &Spanned<String>) -> Problem {
@@ -572,6 +616,48 @@ mod tests {
                 "correct or remove the key",
             ),
             (
+                "hetzner without its block",
+                "providers:\n- name: a\n  type: hetzner\n",
+                3,
+                "no block hetzner",
+                "tokenFile",
+            ),
+            (
+                "hetzner with a block of another type",
+                "providers:\n- name: a\n  type: hetzner\n  mock: {url: 'http://h:1'}\n",
+                4,
+                "has a block mock",
+                "correct or remove the key",
+            ),
+            (
+                "hetzner without a token file",
+                "providers:\n- name: a\n  type: hetzner\n  hetzner: {locations: [fsn1]}\n",
+                4,
+                "tokenFile",
+                "add the key",
+            ),
+            (
+                "hetzner without locations",
+                "providers:\n- name: a\n  type: hetzner\n  hetzner: {tokenFile: t, locations: []}\n",
+                4,
+                "hetzner.locations is empty",
+                "fsn1",
+            ),
+            (
+                "hetzner with an unknown key",
+                "providers:\n- name: a\n  type: hetzner\n  hetzner: {tokenFile: t, locations: [fsn1], zones: [a]}\n",
+                4,
+                "zones",
+                "correct or remove the key",
+            ),
+            (
+                "hetzner with a token in place of its file",
+                "providers:\n- name: a\n  type: hetzner\n  hetzner: {token: t, locations: [fsn1]}\n",
+                4,
+                "token",
+                "correct or remove the key",
+            ),
+            (
                 "block of another type",
                 "providers:\n- name: a\n  type: mock\n  mock: {url: 'http://h:1'}\n  gcp: {project: p, zones: [e-b]}\n",
                 5,
@@ -645,6 +731,7 @@ mod tests {
                     .map(|entry| match entry.account {
                         Account::Mock(_) => "mock",
                         Account::Gcp(_) => "gcp",
+                        Account::Hetzner(_) => "hetzner",
                     }),
             );
         }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crawl_api::conditions;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
 use runtime_kit::{Class, Classify};
 
 /// A failed call to a provider.
@@ -85,4 +87,13 @@ impl Classify for Error {
             Class::Conflict => conditions::REASON_NAME_TAKEN,
         }
     }
+}
+
+/// The header `Retry-After` (RFC 9110, 10.2.3): seconds, or a date.
+pub(super) fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = value.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = DateTimeParser::new().parse_timestamp(value.trim()).ok()?;
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }

@@ -2,7 +2,6 @@
 //! real proxies on loopback addresses.
 
 use async_trait::async_trait;
-use crawl_api::names;
 use mock_cloud::client::{self, Client};
 use mock_cloud::model::{self, CreateInstance, ErrorBody, ErrorCode, ListInstances, ProxyAuth};
 use runtime_kit::{Class, Classify};
@@ -75,10 +74,10 @@ impl Provider for Mock {
             Err(error) if error.code() == Some(ErrorCode::AlreadyExists) => {
                 let found = self.client.get(zone, name).await;
                 let found = found.map_err(|error| failed("get", name, error))?;
-                let same = |tag| found.labels.get(tag) == tags.get(tag);
-                if same(names::TAG_CLUSTER) && same(names::TAG_PROXY_UID) {
+                let found = translate(found);
+                if found.is_answer_to(request) {
                     Ok(Created {
-                        instance: translate(found),
+                        instance: found,
                         operation: None,
                     })
                 } else {

@@ -4,8 +4,10 @@
 //! and the account's rate limit ([`Metered`]), and looked up by name in [`Providers`].
 
 pub mod config;
+mod endpoint;
 mod error;
 mod gcp;
+mod hetzner;
 mod metered;
 mod mock;
 
@@ -61,8 +63,8 @@ pub trait Provider: Send + Sync {
     async fn check(&self) -> Result<(), Error>;
 }
 
-/// Names and values attached to an instance: lower-case letters, digits and dashes, at most 63
-/// characters each, so that every cloud takes them.
+/// Names and values attached to an instance: lower-case letters, digits and inner dashes, at most
+/// 63 characters each, so that every cloud takes them.
 pub type Tags = BTreeMap<String, String>;
 
 /// A request for an instance, complete: what a provider adds depends on nothing else but its
@@ -118,6 +120,13 @@ impl Instance {
     /// The UID of the Proxy it belongs to.
     pub fn proxy_uid(&self) -> Option<&str> {
         self.tags.get(names::TAG_PROXY_UID).map(String::as_str)
+    }
+
+    /// Whether it was made for the Proxy of this request: it is the answer to an earlier one, and
+    /// nobody else's.
+    pub fn is_answer_to(&self, request: &InstanceRequest) -> bool {
+        let same = |tag| self.tags.get(tag) == request.tags.get(tag);
+        same(names::TAG_CLUSTER) && same(names::TAG_PROXY_UID)
     }
 }
 
@@ -198,14 +207,19 @@ impl Providers {
         let mut providers = BTreeMap::new();
         let mut rests: BTreeMap<String, Rest> = BTreeMap::new();
         for config::Entry { name, account } in &config.providers {
+            let failed = |source| BuildError {
+                name: name.clone(),
+                source,
+            };
             let inner: Arc<dyn Provider> = match account {
                 config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock)),
                 config::Account::Gcp(gcp) => {
                     let built = gcp::Gcp::new(name, gcp, Arc::clone(clock)).await;
-                    Arc::new(built.map_err(|source| BuildError {
-                        name: name.clone(),
-                        source,
-                    })?)
+                    Arc::new(built.map_err(failed)?)
+                },
+                config::Account::Hetzner(hetzner) => {
+                    let built = hetzner::Hetzner::new(name, hetzner, Arc::clone(clock)).await;
+                    Arc::new(built.map_err(failed)?)
                 },
             };
             let rest = rests.entry(account.limited_as()).or_default().clone();

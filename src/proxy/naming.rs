@@ -16,7 +16,8 @@ pub(super) fn instance_name(prefix: &str, uid: &str) -> String {
     format!("{prefix}{digest}")
 }
 
-/// A value that every provider takes as a tag: lower-case letters, digits and dashes, at most 63.
+/// A value that every provider takes as a tag: lower-case letters, digits and inner dashes, at most
+/// 63. Names of Kubernetes begin with a letter or digit already.
 pub(super) fn tag_value(text: &str) -> String {
     let safe = |c: char| {
         if c.is_ascii_lowercase() || c.is_ascii_digit() {
@@ -25,7 +26,8 @@ pub(super) fn tag_value(text: &str) -> String {
             '-'
         }
     };
-    text.chars().take(63).map(safe).collect()
+    let value: String = text.chars().take(63).map(safe).collect();
+    value.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]
@@ -67,5 +69,8 @@ mod tests {
     fn tags_hold_what_every_provider_takes() {
         assert_eq!(tag_value("eu.Shop_1"), "eu--hop-1");
         assert_eq!(tag_value(&"a".repeat(100)).len(), 63);
+        // A value that was cut ends with a letter or digit, too.
+        let cut = format!("{}.shop", "a".repeat(62));
+        assert_eq!(tag_value(&cut), "a".repeat(62));
     }
 }

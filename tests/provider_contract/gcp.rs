@@ -99,7 +99,7 @@ impl Site for GcpSite {
         self.fake.apply(script).await;
     }
 
-    async fn preempt(&self, instance: &Instance) {
+    async fn stop(&self, instance: &Instance) {
         let Instance { zone, name, .. } = instance;
         self.fake.preempt("p-1", zone, name).await;
     }

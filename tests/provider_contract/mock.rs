@@ -78,7 +78,7 @@ impl Site for MockSite {
         self.cloud.client().add_fault(&rule).await.unwrap();
     }
 
-    async fn preempt(&self, instance: &Instance) {
+    async fn stop(&self, instance: &Instance) {
         let client = self.cloud.client();
         client
             .preempt(&instance.zone, &instance.name)

@@ -46,12 +46,14 @@ pub(crate) enum Refusal {
 pub(crate) trait Site: Sized {
     /// The zones that are configured, at least two.
     const ZONES: [&'static str; 2];
+    /// Whether the cloud has machines that it takes back.
+    const HAS_SPOT: bool = true;
 
     async fn start() -> Self;
     fn provider(&self) -> &dyn Provider;
     async fn cause(&self, trouble: Trouble);
-    /// Takes the machine of an instance back.
-    async fn preempt(&self, instance: &Instance);
+    /// Takes the machine of an instance back; where that does not happen, switches it off.
+    async fn stop(&self, instance: &Instance);
     /// How many machines were ever created.
     async fn ever_created(&self) -> usize;
     /// Checks what holds at the end of every test.
@@ -382,15 +384,13 @@ pub(crate) async fn an_account_that_asks_for_rest_gets_it<S: Site>(site: &S) {
     assert_eq!(site.ever_created().await, 1);
 }
 
-pub(crate) async fn an_instance_that_was_taken_back_is_stopped_until_it_is_deleted<S: Site>(
-    site: &S,
-) {
+pub(crate) async fn an_instance_that_was_stopped_is_told_so_until_it_is_deleted<S: Site>(site: &S) {
     let provider = site.provider();
     let mut asked = request("a");
-    asked.placement.spot = true;
+    asked.placement.spot = S::HAS_SPOT;
     let id = provider.create(&asked).await.unwrap().instance.id;
     let running = until_running(provider, &id).await;
-    site.preempt(&running).await;
+    site.stop(&running).await;
     until("the instance is stopped", async || {
         let instance = provider.get(&id).await.unwrap()?;
         (instance.state == InstanceState::Stopped).then_some(())

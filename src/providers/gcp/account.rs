@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use url::{Host, Url};
+use url::Url;
 
-use crate::providers::Tags;
+use crate::providers::{Tags, endpoint};
 
 /// An account at Compute Engine: a project and what its machines are like. The keys are described
 /// in `docs/providers/gcp.md`.
@@ -158,11 +158,11 @@ impl GcpAccount {
                 return Err((format!("gcp.zones has {zone} twice"), remedy));
             }
         }
-        if let Some(endpoint) = endpoint
-            && !is_safe(endpoint)
+        if let Some(url) = endpoint
+            && !endpoint::is_safe(url)
         {
-            let remedy = "use https, since tokens are sent there; http is for loopback";
-            return Err((format!("gcp.endpoint {endpoint} cannot be used"), remedy));
+            let what = format!("gcp.endpoint {url} cannot be used");
+            return Err((what, endpoint::REMEDY));
         }
         if disk.size_gigabytes < MIN_DISK_GIGABYTES {
             let remedy = "give it 10 or more";
@@ -216,18 +216,4 @@ fn is_resource_name(text: &str) -> bool {
         && text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.bytes().all(inner)
         && !text.ends_with('-')
-}
-
-fn is_safe(endpoint: &Url) -> bool {
-    let loopback = match endpoint.host() {
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        Some(Host::Domain(name)) => name == "localhost",
-        None => false,
-    };
-    match endpoint.scheme() {
-        "https" => endpoint.has_host(),
-        "http" => loopback,
-        _ => false,
-    }
 }

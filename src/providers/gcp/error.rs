@@ -1,16 +1,15 @@
 //! What Compute Engine's refusals mean. The table is in `docs/providers/gcp.md`.
 
 use std::error::Error as _;
-use std::time::Duration;
 
 use google_cloud_compute::model::Operation;
 use google_cloud_gax::error::rpc::StatusDetails;
 use google_cloud_gax::error::{CredentialsError, Error as ApiError};
 use jiff::Timestamp;
-use jiff::fmt::rfc2822::DateTimeParser;
 use runtime_kit::Class;
 
 use crate::providers::Error;
+use crate::providers::error::retry_after;
 
 /// Turns a failed call into one of ours.
 pub(super) fn failed(what: &str, error: ApiError, now: Timestamp) -> Error {
@@ -130,17 +129,10 @@ pub(super) fn of_operation(operation: &Operation, zone: &str) -> Option<Error> {
     })
 }
 
-/// The header `Retry-After` (RFC 9110, 10.2.3): seconds, or a date.
-fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
-    if let Ok(seconds) = value.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = DateTimeParser::new().parse_timestamp(value.trim()).ok()?;
-    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use google_cloud_gax::error::rpc::Status;
     use http::{HeaderMap, HeaderValue};
     use runtime_kit::Classify;

@@ -95,10 +95,12 @@ pub(super) fn accepted(
     Ok((operation, instance))
 }
 
-/// States to come are waited for, and the time limit ends the wait.
+/// Why one that is being repaired is running: it has run before, and one that is still being
+/// provisioned at its age would be replaced at once. Whether it works is seen by its probes. States
+/// to come are waited for, and the time limit ends the wait.
 fn state(status: Option<&Status>) -> InstanceState {
     match status {
-        Some(Status::Running) => InstanceState::Running,
+        Some(Status::Running | Status::Repairing) => InstanceState::Running,
         Some(
             Status::Stopping | Status::Suspending | Status::PendingStop | Status::Deprovisioning,
         ) => InstanceState::Stopping,
@@ -180,7 +182,7 @@ mod tests {
             ("PENDING", Provisioning),
             ("PROVISIONING", Provisioning),
             ("STAGING", Provisioning),
-            ("REPAIRING", Provisioning),
+            ("REPAIRING", Running),
             ("RUNNING", Running),
             ("STOPPING", Stopping),
             ("SUSPENDING", Stopping),

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use crawl_api::names;
 use futures::future::join_all;
 use google_cloud_compute::model::Operation;
 use google_cloud_compute::model::operation::Status as OperationStatus;
@@ -141,8 +140,7 @@ impl Gcp {
                 format!("an instance named {name} exists in {zone} and cannot be seen yet");
             return Err(Error::new(Class::Transient, message).caused_by(refusal));
         };
-        let same = |tag| found.tags.get(tag) == request.tags.get(tag);
-        if same(names::TAG_CLUSTER) && same(names::TAG_PROXY_UID) {
+        if found.is_answer_to(request) {
             return Ok(Created {
                 instance: found,
                 operation: None,
