@@ -234,13 +234,13 @@ impl Standing {
         changed
     }
 
-    fn is_latency_worth_telling(&self, average: Duration, elapsed: Duration) -> bool {
+    fn is_latency_worth_telling(&mut self, average: Duration, elapsed: Duration) -> bool {
         let Some(told) = self.verdict.latency else {
             return true;
         };
-        let paused = self
-            .latency_told
-            .is_none_or(|at| elapsed.saturating_sub(at) >= LATENCY_PAUSE);
+        // Why: when a seed was told is not known; a new leader must not write the whole fleet at once.
+        let told_at = *self.latency_told.get_or_insert(elapsed);
+        let paused = elapsed.saturating_sub(told_at) >= LATENCY_PAUSE;
         paused && average.abs_diff(told) > LATENCY_STEP.max(told / 2)
     }
 

@@ -191,6 +191,17 @@ fn latency_is_told_when_it_moved_far_and_a_minute_passed() {
 }
 
 #[test]
+fn a_new_leader_waits_a_minute_before_it_tells_another_latency() {
+    let mut before = Standing::unknown(Timestamp::UNIX_EPOCH);
+    before.record(&Finding::Works(ok(100)), THREE_ONE, at(0));
+    let mut standing = Standing::seeded(before.verdict().clone());
+    for second in 0..60 {
+        assert!(!standing.record(&Finding::Works(ok(400)), THREE_ONE, at(second)));
+    }
+    assert!(standing.record(&Finding::Works(ok(400)), THREE_ONE, at(61)));
+}
+
+#[test]
 fn one_slow_probe_is_not_told() {
     let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
     standing.record(&Finding::Works(ok(100)), THREE_ONE, at(0));
