@@ -30,7 +30,7 @@ control-plane: ## Build etcd, kube-apiserver and the other control plane binarie
 	@$(STEP) "Control plane binaries" cargo run $(CARGO_FLAGS) --quiet --package devcluster -- build
 
 .PHONY: bench
-bench: control-plane ## Measure against the peers; writes target/bench/*.json (BENCH="creates read store": fewer)
+bench: control-plane ## Measure against the peers; writes target/bench/*.json (BENCH="read fleet": fewer)
 	@CARGO_FLAGS="$(CARGO_FLAGS)" ./hack/bench.sh $(BENCH)
 
 .PHONY: conformance

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs benchmarks: bench.sh [creates|read|store ...], all of them without arguments. Each tells its own
+# Runs benchmarks: bench.sh [creates|read|store|fleet ...], all of them without arguments. Each tells its own
 # figures and goals; see docs/benchmarks.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step=./hack/step.sh
 read -r -a flags <<<"${CARGO_FLAGS:---locked}"
-[ "$#" -gt 0 ] || set -- creates read store
+[ "$#" -gt 0 ] || set -- creates read store fleet
 
 for bench; do
     case $bench in
@@ -21,8 +21,13 @@ for bench; do
         store)
             "$step" "Benchmark stores" cargo bench "${flags[@]}" --package aggregated-api --bench store
             ;;
+        fleet)
+            "$step" "Build release binaries" cargo build "${flags[@]}" --release \
+                --package proxy-operator --package lease-apiserver --package mock-cloud --bins
+            "$step" "Benchmark a fleet" cargo bench "${flags[@]}" --package proxy-operator --bench fleet
+            ;;
         *)
-            echo "error: there is no benchmark $bench; there are creates, read, store" >&2
+            echo "error: there is no benchmark $bench; there are creates, read, store, fleet" >&2
             exit 2
             ;;
     esac
