@@ -109,10 +109,8 @@ fn start(
     }
     let etc = format!("{}/", folder.path().display());
     let script = config.write_files[0].content.replace("/etc/", &etc);
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     let set_up = Command::new("sh")
-        .args(["-c", &script])
-        .env("PATH", path)
+        .args(["-c", &format!("PATH=\"$FOLDER/programs:$PATH\"\n{script}")])
         .env("FOLDER", folder.path())
         .output()
         .unwrap();
@@ -354,7 +352,7 @@ impl Server {
         port: u16,
         credentials: Option<(&str, &str)>,
     ) -> std::io::Result<Socks5> {
-        let short = |text: &str| u8::try_from(text.len()).unwrap();
+        let short = |text: &str| u8::try_from(text.len()).unwrap_or(u8::MAX);
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(DEADLINE))?;
         let method = if credentials.is_some() { 2 } else { 0 };
@@ -388,8 +386,10 @@ impl Server {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: site\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        let status = text.split(' ').nth(1).unwrap().parse().unwrap();
-        Ok(Socks5::Status(status))
+        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
+        status
+            .map(Socks5::Status)
+            .ok_or_else(|| std::io::Error::other(text))
     }
 }
 

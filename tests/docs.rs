@@ -9,52 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crawl_api::endpoint::ProxyEndpoint;
-use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION};
-use devcluster::{Cluster, Process, wait_for};
+use devcluster::{Cluster, wait_for};
 use kube::Api;
 use kube::api::ListParams;
-use support::{Site, TIMEOUT, binary, kubectl, repository};
+use support::{Site, TIMEOUT, binary, kubectl, repository, start_lease_apiserver};
 
 const NAMESPACE: &str = "crawlers";
-
-/// lease-apiserver as a process, registered, with its own ServiceAccount.
-async fn start_lease_apiserver(cluster: &Cluster) -> Process {
-    kubectl(
-        cluster,
-        &["apply", "-f", "config/rbac/lease-apiserver.yaml"],
-    );
-    let port = cluster.free_port().unwrap();
-    let registered = cluster
-        .register_apiservice(LEASE_GROUP, LEASE_VERSION, port)
-        .await
-        .unwrap();
-    let kubeconfig = cluster
-        .service_account_kubeconfig("proxy-operator", "lease-apiserver")
-        .await
-        .unwrap();
-    let mut command = Command::new(binary("lease-apiserver", "lease-apiserver"));
-    command
-        .args([
-            "--bind-address",
-            "127.0.0.1",
-            "--secure-port",
-            &port.to_string(),
-        ])
-        .args(["--store", "memory", "--admin-address"])
-        .arg(format!("127.0.0.1:{}", cluster.free_port().unwrap()))
-        .arg("--tls-cert-file")
-        .arg(&registered.files.cert)
-        .arg("--tls-private-key-file")
-        .arg(&registered.files.key)
-        .arg("--kubeconfig")
-        .arg(kubeconfig);
-    let process = cluster.spawn("lease-apiserver", command).unwrap();
-    cluster
-        .wait_apiservice_available(LEASE_GROUP, LEASE_VERSION)
-        .await
-        .unwrap();
-    process
-}
 
 /// The pool of the samples, all of whose members take leases.
 async fn start_pool(site: &Site) {

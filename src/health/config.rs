@@ -8,7 +8,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use url::Url;
 
-use super::geo::GeoIp;
+use super::geo::{GeoIp, GeoIpError};
 use crate::echo::answer::{Key, KeyError};
 
 /// The flags of the health engine.
@@ -27,11 +27,16 @@ pub struct Config {
     /// The key that the echo target signs its answers with.
     #[arg(long, value_name = "FILE", requires = "echo_url")]
     pub echo_key_file: Option<PathBuf>,
-    /// Certificate authorities that probes trust besides the system's, PEM.
+    /// Certificate authorities that probes accept targets from besides the system's, PEM. Whoever
+    /// holds such an authority can intercept traffic unseen.
     #[arg(long, value_name = "FILE")]
     pub probe_ca_file: Option<PathBuf>,
+    /// Certificate authorities that probes accept proxies with the scheme https from besides the
+    /// system's, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub proxy_ca_file: Option<PathBuf>,
     /// Files in MaxMind's format that tell the country and the autonomous system of exits, separated
-    /// by commas. Read once at start.
+    /// by commas. Files that are replaced are read anew.
     #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
     pub geoip_db: Vec<PathBuf>,
     /// How many probes, and so how many sockets of probes, may be open at once. Proxies that are
@@ -49,6 +54,7 @@ impl Default for Config {
             echo_url: Vec::new(),
             echo_key_file: None,
             probe_ca_file: None,
+            proxy_ca_file: None,
             geoip_db: Vec::new(),
             max_concurrent_probes: MAX_PROBES,
         }
@@ -73,8 +79,10 @@ pub enum Error {
     )]
     EchoUrl(Url),
     /// The file has no certificates that can be read.
-    #[error("--probe-ca-file {} has no certificates that can be read", path.display())]
+    #[error("{flag} {} has no certificates that can be read", path.display())]
     ReadCa {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -82,23 +90,19 @@ pub enum Error {
         source: rustls_pki_types::pem::Error,
     },
     /// A certificate cannot be trusted.
-    #[error("--probe-ca-file {} holds a certificate that cannot be an authority", path.display())]
+    #[error("{flag} {} holds a certificate that cannot be an authority", path.display())]
     AddCa {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What rustls said.
         #[source]
         source: rustls::Error,
     },
-    /// The GeoIP file cannot be read.
-    #[error("--geoip-db {} is no database in MaxMind's format", path.display())]
-    GeoIp {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: Box<maxminddb::MaxMindDbError>,
-    },
+    /// A GeoIP file cannot be used.
+    #[error(transparent)]
+    GeoIp(#[from] GeoIpError),
     /// TLS cannot be set up.
     #[error("cannot set up TLS for probes")]
     Tls(#[source] rustls::Error),
@@ -112,11 +116,18 @@ pub(crate) struct Echo {
     pub(crate) key: Key,
 }
 
+/// Whom probes trust. Why apart: an authority that vouches for proxies could otherwise stand in for
+/// every target, and a proxy that reads traffic would pass for one that does not.
+pub(super) struct Tls {
+    pub(super) targets: ClientConfig,
+    pub(super) proxies: ClientConfig,
+}
+
 /// What the files hold that the flags name.
 pub(super) struct Loaded {
     pub(super) echo: Option<Echo>,
-    pub(super) tls: ClientConfig,
-    pub(super) geoip: Option<GeoIp>,
+    pub(super) tls: Tls,
+    pub(super) geoip: Option<Arc<GeoIp>>,
     pub(super) max_concurrent_probes: u16,
 }
 
@@ -127,17 +138,18 @@ impl Config {
             echo_url,
             echo_key_file,
             probe_ca_file,
+            proxy_ca_file,
             geoip_db,
             max_concurrent_probes,
         } = self;
-        let geoip = GeoIp::open(&geoip_db).map_err(|(path, error)| Error::GeoIp {
-            path,
-            source: Box::new(error),
-        })?;
+        let system = system_authorities();
         Ok(Loaded {
             echo: load_echo(echo_url, echo_key_file.as_deref())?,
-            tls: build_tls(probe_ca_file.as_deref())?,
-            geoip,
+            tls: Tls {
+                targets: build_tls(system.clone(), "--probe-ca-file", probe_ca_file)?,
+                proxies: build_tls(system, "--proxy-ca-file", proxy_ca_file)?,
+            },
+            geoip: GeoIp::open(&geoip_db)?,
             max_concurrent_probes,
         })
     }
@@ -164,7 +176,7 @@ fn load_echo(urls: Vec<Url>, key_file: Option<&Path>) -> Result<Option<Echo>, Er
     Ok(Some(Echo { urls, key }))
 }
 
-fn build_tls(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
+fn system_authorities() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     let (_, unusable) = roots.add_parsable_certificates(system.certs);
@@ -177,8 +189,17 @@ fn build_tls(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
             "certificate authorities of the system are left out"
         );
     }
-    if let Some(path) = ca_file {
-        let read = CertificateDer::pem_file_iter(path)
+    roots
+}
+
+/// Trusts these authorities, and those of the file that a flag names.
+fn build_tls(
+    mut roots: RootCertStore,
+    flag: &'static str,
+    file: Option<PathBuf>,
+) -> Result<ClientConfig, Error> {
+    if let Some(path) = file {
+        let read = CertificateDer::pem_file_iter(&path)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .and_then(|found| {
                 if found.is_empty() {
@@ -188,20 +209,22 @@ fn build_tls(ca_file: Option<&Path>) -> Result<ClientConfig, Error> {
                 }
             });
         let read = read.map_err(|source| Error::ReadCa {
-            path: path.to_owned(),
+            flag,
+            path: path.clone(),
             source,
         })?;
         for certificate in read {
             roots.add(certificate).map_err(|source| Error::AddCa {
-                path: path.to_owned(),
+                flag,
+                path: path.clone(),
                 source,
             })?;
         }
     }
     if roots.is_empty() {
         tracing::warn!(
-            "no certificate authority is known, so every https probe will fail: install the \
-                 system's certificates or give --probe-ca-file"
+            "no certificate authority is known, so TLS will fail: install the system's \
+             certificates, or give {flag}"
         );
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

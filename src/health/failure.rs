@@ -63,7 +63,8 @@ impl Failure {
             Self::ProxyAuth => reasons::REASON_PROXY_AUTH_FAILED,
             Self::TargetUnreachable(_) => reasons::REASON_TARGET_UNREACHABLE,
             Self::TlsIntercepted(_) => reasons::REASON_TLS_INTERCEPTED,
-            Self::ProxyTls(_) | Self::Tls(_) => reasons::REASON_TLS_FAILED,
+            Self::ProxyTls(_) => reasons::REASON_PROXY_TLS_FAILED,
+            Self::Tls(_) => reasons::REASON_TLS_FAILED,
             Self::TimedOut => reasons::REASON_PROBE_TIMED_OUT,
             Self::UnexpectedStatus(_) => reasons::REASON_UNEXPECTED_STATUS,
             Self::UnexpectedContent(_) => reasons::REASON_UNEXPECTED_CONTENT,
@@ -108,7 +109,7 @@ impl Failure {
 }
 
 /// Every value of the label `result` of `proxy_operator_probes_total`.
-pub(crate) const RESULTS: [&str; 16] = [
+pub(crate) const RESULTS: [&str; 17] = [
     reasons::REASON_PROBE_SUCCEEDED,
     reasons::REASON_CONNECTION_REFUSED,
     reasons::REASON_CONNECT_TIMEOUT,
@@ -118,6 +119,7 @@ pub(crate) const RESULTS: [&str; 16] = [
     reasons::REASON_TARGET_UNREACHABLE,
     reasons::REASON_TLS_INTERCEPTED,
     reasons::REASON_TLS_FAILED,
+    reasons::REASON_PROXY_TLS_FAILED,
     reasons::REASON_PROBE_TIMED_OUT,
     reasons::REASON_UNEXPECTED_STATUS,
     reasons::REASON_UNEXPECTED_CONTENT,

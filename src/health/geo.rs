@@ -1,9 +1,16 @@
 //! Where an exit is, from local files in MaxMind's format (`--geoip-db`).
 
+use std::fs::Metadata;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use maxminddb::{MaxMindDbError, Reader, path};
+use parking_lot::Mutex;
+use runtime_kit::tls::RELOAD_INTERVAL;
+use runtime_kit::{Clock, chain};
 
 /// Where an address is, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,28 +21,107 @@ pub struct Location {
     pub asn: Option<i64>,
 }
 
-/// The files that were given. What several of them know, the first one says.
+/// The files that were given, which may be replaced while the process runs. What several of them
+/// know, the first one says.
 #[derive(Debug)]
 pub(super) struct GeoIp {
-    readers: Vec<Reader<Vec<u8>>>,
+    files: Vec<File>,
 }
+
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    reader: ArcSwap<Reader<Vec<u8>>>,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a file beside its content.
+#[derive(Debug)]
+struct Seen {
+    stamp: Stamp,
+    /// Why it was not taken over; told once.
+    problem: Option<String>,
+}
+
+/// Tells a file that was replaced or written anew without reading it: databases of cities have
+/// some 60 MB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+}
+
+/// Why a GeoIP file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum GeoIpError {
+    /// It cannot be read.
+    #[error("--geoip-db {} cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is damaged, or something else.
+    #[error("--geoip-db {} is no database in MaxMind's format", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<MaxMindDbError>,
+    },
+}
+
+// === impl GeoIp ===
 
 impl GeoIp {
     /// Reads the files; none when there are none.
-    pub(super) fn open(files: &[PathBuf]) -> Result<Option<Self>, (PathBuf, MaxMindDbError)> {
-        let mut readers = Vec::new();
-        for file in files {
-            let reader = Reader::open_readfile(file).map_err(|error| (file.clone(), error))?;
-            readers.push(reader);
+    pub(super) fn open(files: &[PathBuf]) -> Result<Option<Arc<Self>>, GeoIpError> {
+        let files: Vec<_> = files
+            .iter()
+            .map(|path| File::open(path))
+            .collect::<Result<_, _>>()?;
+        Ok((!files.is_empty()).then(|| Arc::new(Self { files })))
+    }
+
+    /// Takes over files that were replaced, for ever.
+    pub(super) async fn follow(self: Arc<Self>, clock: Arc<dyn Clock>) {
+        loop {
+            clock.sleep(RELOAD_INTERVAL).await;
+            self.reload().await;
         }
-        Ok((!readers.is_empty()).then_some(Self { readers }))
+    }
+
+    /// Takes over files that were replaced. One that cannot be used is reported once, and what it
+    /// held before goes on to be used.
+    async fn reload(&self) {
+        for file in &self.files {
+            let problem = match file.reload().await {
+                Ok(changed) => {
+                    if changed {
+                        tracing::info!(file = %file.path.display(), "GeoIP file reloaded");
+                    }
+                    None
+                },
+                Err(error) => Some(chain(&error).to_string()),
+            };
+            let mut seen = file.seen.lock();
+            if let Some(error) = problem.as_ref().filter(|_| seen.problem != problem) {
+                tracing::warn!(error, "keeping what the GeoIP file held before");
+            }
+            seen.problem = problem;
+        }
     }
 
     /// What the files know of an address.
     pub(super) fn locate(&self, ip: IpAddr) -> Location {
         let mut location = Location::default();
-        for reader in &self.readers {
-            match locate(reader, ip) {
+        for file in &self.files {
+            match locate(&file.reader.load(), ip) {
                 Ok(Location { country, asn }) => {
                     location.country = location.country.or(country);
                     location.asn = location.asn.or(asn);
@@ -45,6 +131,64 @@ impl GeoIp {
         }
         location
     }
+}
+
+// === impl File ===
+
+impl File {
+    fn open(path: &Path) -> Result<Self, GeoIpError> {
+        let unreadable = |source| unreadable(path, source);
+        let stamp = Stamp::of(&std::fs::metadata(path).map_err(unreadable)?);
+        let bytes = std::fs::read(path).map_err(unreadable)?;
+        Ok(Self {
+            path: path.to_owned(),
+            reader: ArcSwap::from_pointee(parse(path, bytes)?),
+            seen: Mutex::new(Seen {
+                stamp,
+                problem: None,
+            }),
+        })
+    }
+
+    /// Whether another content was taken over.
+    async fn reload(&self) -> Result<bool, GeoIpError> {
+        let path = &self.path;
+        let unreadable = |source| unreadable(path, source);
+        // Why first: what is written while it is read has another stamp the next time.
+        let stamp = Stamp::of(&tokio::fs::metadata(path).await.map_err(unreadable)?);
+        if self.seen.lock().stamp == stamp {
+            return Ok(false);
+        }
+        let bytes = tokio::fs::read(path).await.map_err(unreadable)?;
+        self.reader.store(Arc::new(parse(path, bytes)?));
+        self.seen.lock().stamp = stamp;
+        Ok(true)
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> GeoIpError {
+    GeoIpError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn parse(path: &Path, bytes: Vec<u8>) -> Result<Reader<Vec<u8>>, GeoIpError> {
+    Reader::from_source(bytes).map_err(|source| GeoIpError::Parse {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })
 }
 
 fn locate(reader: &Reader<Vec<u8>>, ip: IpAddr) -> Result<Location, MaxMindDbError> {
@@ -60,138 +204,5 @@ fn locate(reader: &Reader<Vec<u8>>, ip: IpAddr) -> Result<Location, MaxMindDbErr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The few parts of the MaxMind DB format 2.0 that a test needs.
-    mod format {
-        pub(super) enum Value<'a> {
-            Text(&'a str),
-            Short(u16),
-            Number(u32),
-            Long(u64),
-            Map(&'a [(&'a str, Self)]),
-            Texts(&'a [&'a str]),
-        }
-
-        fn control(kind: u8, size: usize, out: &mut Vec<u8>) {
-            let size = u8::try_from(size).unwrap();
-            assert!(size < 29);
-            if kind < 8 {
-                out.push(kind << 5 | size);
-            } else {
-                out.extend([size, kind - 7]);
-            }
-        }
-
-        pub(super) fn encode(value: &Value<'_>, out: &mut Vec<u8>) {
-            match value {
-                Value::Text(text) => {
-                    control(2, text.len(), out);
-                    out.extend(text.as_bytes());
-                },
-                Value::Short(number) => {
-                    control(5, 2, out);
-                    out.extend(number.to_be_bytes());
-                },
-                Value::Long(number) => {
-                    control(9, 8, out);
-                    out.extend(number.to_be_bytes());
-                },
-                Value::Number(number) => {
-                    control(6, 4, out);
-                    out.extend(number.to_be_bytes());
-                },
-                Value::Map(pairs) => {
-                    control(7, pairs.len(), out);
-                    for (key, value) in *pairs {
-                        encode(&Value::Text(key), out);
-                        encode(value, out);
-                    }
-                },
-                Value::Texts(texts) => {
-                    control(11, texts.len(), out);
-                    for text in *texts {
-                        encode(&Value::Text(text), out);
-                    }
-                },
-            }
-        }
-
-        /// An IPv4 database that knows one network, 192.0.2.0/24.
-        pub(super) fn database(kind: &str, record: &Value<'_>) -> Vec<u8> {
-            let bits = u32::from_be_bytes([192, 0, 2, 0]);
-            let nodes = 24_u32;
-            let mut out = Vec::new();
-            for depth in 0..nodes {
-                let next = if depth + 1 == nodes {
-                    nodes + 16 // the first record of the data
-                } else {
-                    depth + 1
-                };
-                let set = bits >> (31 - depth) & 1 == 1;
-                let pair = if set { [nodes, next] } else { [next, nodes] };
-                for record in pair {
-                    out.extend(&record.to_be_bytes()[1..]);
-                }
-            }
-            out.extend([0; 16]);
-            encode(record, &mut out);
-            out.extend(b"\xab\xcd\xefMaxMind.com");
-            let metadata = Value::Map(&[
-                ("binary_format_major_version", Value::Short(2)),
-                ("binary_format_minor_version", Value::Short(0)),
-                ("build_epoch", Value::Long(1_700_000_000)),
-                ("database_type", Value::Text(kind)),
-                ("description", Value::Map(&[])),
-                ("ip_version", Value::Short(4)),
-                ("languages", Value::Texts(&["en"])),
-                ("node_count", Value::Number(nodes)),
-                ("record_size", Value::Short(24)),
-            ]);
-            encode(&metadata, &mut out);
-            out
-        }
-    }
-    use self::format::Value;
-
-    #[test]
-    fn the_country_and_the_network_come_from_the_files_that_know_them() {
-        let directory = tempfile::tempdir().unwrap();
-        let country = format::database(
-            "GeoLite2-Country",
-            &Value::Map(&[("country", Value::Map(&[("iso_code", Value::Text("DE"))]))]),
-        );
-        let network = format::database(
-            "GeoLite2-ASN",
-            &Value::Map(&[("autonomous_system_number", Value::Number(64_500))]),
-        );
-        let files = [("country", country), ("asn", network)].map(|(name, bytes)| {
-            let file = directory.path().join(name);
-            std::fs::write(&file, bytes).unwrap();
-            file
-        });
-        let geoip = GeoIp::open(&files).unwrap().unwrap();
-        let known = Location {
-            country: Some("DE".into()),
-            asn: Some(64_500),
-        };
-        assert_eq!(geoip.locate("192.0.2.7".parse().unwrap()), known);
-        assert_eq!(geoip.locate("::ffff:192.0.2.7".parse().unwrap()), known);
-        for unknown in ["192.0.3.7", "2001:db8::7"] {
-            assert_eq!(geoip.locate(unknown.parse().unwrap()), Location::default());
-        }
-    }
-
-    #[test]
-    fn no_files_are_no_database_and_a_wrong_one_is_named() {
-        assert!(GeoIp::open(&[]).unwrap().is_none());
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("not.mmdb");
-        std::fs::write(&file, "not a database").unwrap();
-        assert_eq!(
-            GeoIp::open(std::slice::from_ref(&file)).unwrap_err().0,
-            file
-        );
-    }
-}
+#[path = "geo_tests.rs"]
+mod tests;

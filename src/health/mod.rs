@@ -42,7 +42,8 @@ use self::config::Loaded;
 pub use self::config::{Config, Error};
 use self::control::{Blame, Control};
 use self::failure::Failure;
-pub use self::geo::Location;
+use self::geo::GeoIp;
+pub use self::geo::{GeoIpError, Location};
 use self::lanes::Lanes;
 use self::metrics::{Labels, Metrics};
 use self::probe::{Known, Learnt, Prober};
@@ -72,6 +73,7 @@ pub struct Engine {
 
 struct Shared {
     clock: Arc<dyn Clock>,
+    geoip: Option<Arc<GeoIp>>,
     prober: Prober,
     control: Control,
     lanes: Lanes,
@@ -131,12 +133,17 @@ impl Engine {
             geoip,
             max_concurrent_probes,
         } = config.load()?;
-        let prober = Prober::new(tls, Known { echo, geoip }, Arc::clone(&clock));
+        let known = Known {
+            echo,
+            geoip: geoip.clone(),
+        };
+        let prober = Prober::new(tls, known, Arc::clone(&clock));
         let (transitions, receiver) = mpsc::channel(buffer);
         let shared = Shared {
             control: Control::new(prober.clone(), Arc::clone(&clock)),
             lanes: Lanes::new(max_concurrent_probes),
             clock,
+            geoip,
             prober,
             metrics: Metrics::register(metrics)?,
             entries: Mutex::default(),
@@ -220,6 +227,9 @@ impl Engine {
         let Self { shared } = self;
         // Dropped at the end, and every probe with it.
         let mut watches = JoinSet::new();
+        if let Some(geoip) = shared.geoip.clone() {
+            watches.spawn(geoip.follow(Arc::clone(&shared.clock)));
+        }
         loop {
             for (uid, signals) in shared.unwatched() {
                 watches.spawn(watch::watch(Arc::clone(&shared), uid, signals));

@@ -93,9 +93,12 @@ fn without_a_password_there_are_no_clients_but_those_of_named_networks() {
     // Credentials change nothing: this server does not ask for them.
     for credentials in [None, Some(&secret)] {
         for (networks, says) in [
-            (&[] as &[&str], "allowedCIDRs is empty"),
-            (&["198.51.100.0/24", "0.0.0.0/0"], "the whole Internet"),
-            (&["::/0"], "the whole Internet"),
+            ([].as_slice(), "allowedCIDRs is empty"),
+            (
+                ["198.51.100.0/24", "0.0.0.0/0"].as_slice(),
+                "the whole Internet",
+            ),
+            (["::/0"].as_slice(), "the whole Internet"),
         ] {
             let refused = render(credentials, networks).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");

@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use crawl_api::lease::{LEASE_GROUP, LEASE_VERSION};
 use crawl_api::names;
 use crawl_api::proxy::{Phase, Proxy, ProxySpec};
 use devcluster::{Cluster, Options, Process, wait_for};
@@ -162,6 +163,45 @@ pub(crate) fn binary(package: &str, name: &str) -> PathBuf {
         .unwrap();
     assert!(built.success(), "{name} cannot be built");
     Path::new(env!("CARGO_BIN_EXE_proxy-operator")).with_file_name(name)
+}
+
+/// lease-apiserver as a process, registered, with its own ServiceAccount.
+pub(crate) async fn start_lease_apiserver(cluster: &Cluster) -> Process {
+    kubectl(
+        cluster,
+        &["apply", "-f", "config/rbac/lease-apiserver.yaml"],
+    );
+    let port = cluster.free_port().unwrap();
+    let registered = cluster
+        .register_apiservice(LEASE_GROUP, LEASE_VERSION, port)
+        .await
+        .unwrap();
+    let kubeconfig = cluster
+        .service_account_kubeconfig(OPERATOR, "lease-apiserver")
+        .await
+        .unwrap();
+    let mut command = Command::new(binary("lease-apiserver", "lease-apiserver"));
+    command
+        .args([
+            "--bind-address",
+            "127.0.0.1",
+            "--secure-port",
+            &port.to_string(),
+        ])
+        .args(["--store", "memory", "--admin-address"])
+        .arg(format!("127.0.0.1:{}", cluster.free_port().unwrap()))
+        .arg("--tls-cert-file")
+        .arg(&registered.files.cert)
+        .arg("--tls-private-key-file")
+        .arg(&registered.files.key)
+        .arg("--kubeconfig")
+        .arg(kubeconfig);
+    let process = cluster.spawn("lease-apiserver", command).unwrap();
+    cluster
+        .wait_apiservice_available(LEASE_GROUP, LEASE_VERSION)
+        .await
+        .unwrap();
+    process
 }
 
 /// The echo target of a test binary, as a process.

@@ -103,6 +103,8 @@ pub const REASON_PROBE_TIMED_OUT: &str = "ProbeTimedOut";
 pub const REASON_TLS_INTERCEPTED: &str = "TLSIntercepted";
 /// TLS through the proxy failed for another reason than its certificate.
 pub const REASON_TLS_FAILED: &str = "TLSFailed";
+/// TLS with the proxy itself does not come about: its certificate, perhaps.
+pub const REASON_PROXY_TLS_FAILED: &str = "ProxyTLSFailed";
 /// The answer's status is not among expectedStatusCodes.
 pub const REASON_UNEXPECTED_STATUS: &str = "UnexpectedStatus";
 /// The answer's body is not what the target sends (a captive portal, for example).

@@ -1,5 +1,7 @@
 //! HTTP/1.1 on a connection that is there: a CONNECT, or one GET.
 
+use std::io;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -13,10 +15,12 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use url::{Host, Url};
 
-use super::transport::Io;
+use super::transport::{Io, too_much};
 use crate::health::failure::Failure;
 use crate::health::target::Credentials;
 
+/// Bytes of an answer's head.
+const MAX_HEAD: usize = 64 * 1024;
 /// Bytes of an answer's body that are looked at.
 const MAX_BODY: usize = 64 * 1024;
 const USER_AGENT: &str = "proxy-operator";
@@ -87,6 +91,12 @@ impl Wanted {
     }
 }
 
+fn client() -> http1::Builder {
+    let mut client = http1::Builder::new();
+    client.max_buf_size(MAX_HEAD);
+    client
+}
+
 /// Asks an HTTP proxy for a tunnel to the target.
 pub(super) async fn tunnel(
     proxy: Io,
@@ -102,7 +112,8 @@ pub(super) async fn tunnel(
         .body(Empty::<Bytes>::new())
         .map_err(|error| Failure::InvalidCheck(error.to_string()))?;
     authorise(&mut request, credentials)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(proxy))
+    let (mut sender, connection) = client()
+        .handshake(TokioIo::new(proxy))
         .await
         .map_err(|error| http_failure(&error, DOING))?;
     let asking = async {
@@ -154,7 +165,8 @@ pub(super) async fn get(through: Io, wanted: &Wanted, form: Form<'_>) -> Result<
     if let Form::Absolute(credentials) = form {
         authorise(&mut request, credentials)?;
     }
-    let (mut sender, connection) = http1::handshake(TokioIo::new(through))
+    let (mut sender, connection) = client()
+        .handshake(TokioIo::new(through))
         .await
         .map_err(|error| http_failure(&error, DOING))?;
     let asking = async {
@@ -232,11 +244,31 @@ fn basic(username: &str, password: &str) -> Result<HeaderValue, Failure> {
 }
 
 fn http_failure(error: &hyper::Error, doing: &'static str) -> Failure {
-    if error.is_parse() {
+    if let Some(failure) = too_much(error) {
+        failure
+    } else if error.is_parse_too_large() {
+        Failure::UnexpectedContent(
+            "the head of the answer has more than 64 KiB, or 100 fields".into(),
+        )
+    } else if error.is_parse() {
         Failure::UnexpectedContent("what answers does not speak HTTP".into())
+    } else if is_damaged(error) {
+        Failure::UnexpectedContent("the body of the answer breaks the rules of HTTP".into())
     } else {
         Failure::ConnectAborted(doing)
     }
+}
+
+/// Whether a body cannot be taken apart, as hyper says it.
+fn is_damaged(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| {
+        matches!(
+            source.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+        )
+    })
 }
 
 #[cfg(test)]

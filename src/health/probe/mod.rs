@@ -20,7 +20,7 @@ use rustls::ClientConfig;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use super::config::Echo;
+use super::config::{Echo, Tls};
 use super::failure::Failure;
 use super::geo::{GeoIp, Location};
 use super::target::{Credentials, Target};
@@ -28,7 +28,10 @@ use super::target::{Credentials, Target};
 /// Carries out probes. Clones share their settings.
 #[derive(Clone)]
 pub(crate) struct Prober {
+    /// To targets, through whatever leads there.
     tls: TlsConnector,
+    /// To proxies themselves.
+    proxy_tls: TlsConnector,
     known: Arc<Known>,
     clock: Arc<dyn Clock>,
 }
@@ -36,7 +39,7 @@ pub(crate) struct Prober {
 /// What answers are judged with.
 pub(super) struct Known {
     pub(super) echo: Option<Echo>,
-    pub(super) geoip: Option<GeoIp>,
+    pub(super) geoip: Option<Arc<GeoIp>>,
 }
 
 /// What a target answered to us directly.
@@ -68,11 +71,16 @@ enum Question {
 }
 
 impl Prober {
-    pub(super) fn new(mut tls: ClientConfig, known: Known, clock: Arc<dyn Clock>) -> Self {
-        // Why: a resumed session would prove less than a whole handshake does.
-        tls.resumption = rustls::client::Resumption::disabled();
+    pub(super) fn new(tls: Tls, known: Known, clock: Arc<dyn Clock>) -> Self {
+        let Tls { targets, proxies } = tls;
+        let connector = |mut config: ClientConfig| {
+            // Why: a resumed session would prove less than a whole handshake does.
+            config.resumption = rustls::client::Resumption::disabled();
+            TlsConnector::from(Arc::new(config))
+        };
         Self {
-            tls: TlsConnector::from(Arc::new(tls)),
+            tls: connector(targets),
+            proxy_tls: connector(proxies),
             known: Arc::new(known),
             clock,
         }
@@ -201,7 +209,7 @@ impl Prober {
 
     async fn ask(
         &self,
-        stream: tokio::net::TcpStream,
+        stream: transport::Bounded,
         scheme: Scheme,
         credentials: Option<&Credentials>,
         target: &Target,
@@ -212,7 +220,7 @@ impl Prober {
         let proxy: transport::Io = match scheme {
             Scheme::Http | Scheme::Socks5 => Box::new(stream),
             Scheme::Https => {
-                transport::tls_to_proxy(&self.tls, stream, &target.endpoint.host).await?
+                transport::tls_to_proxy(&self.proxy_tls, stream, &target.endpoint.host).await?
             },
         };
         match (scheme, wanted.is_https()) {

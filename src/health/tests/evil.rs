@@ -98,7 +98,11 @@ async fn forward(
     let head = read_head(&mut stream).await?;
     let head = String::from_utf8(head).unwrap();
     let to: SocketAddr = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let socket = TcpSocket::new_v4()?;
+    let socket = if to.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     if let Some(exit) = exit {
         socket.bind(SocketAddr::from((exit, 0)))?;
     }
@@ -146,14 +150,42 @@ pub(super) async fn tunnelling(instead: &'static str) -> SocketAddr {
     address
 }
 
-/// Sends a body without end.
-pub(super) async fn endless() -> SocketAddr {
+/// Answers every head with the first bytes, and then with the others again and again, without end.
+pub(super) async fn flooding(first: &'static str, again: &'static str) -> SocketAddr {
     let (address, _) = proxy(move |mut stream| async move {
         read_head(&mut stream).await?;
-        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
+        stream.write_all(first.as_bytes()).await?;
+        let again = again.repeat(4096 / again.len() + 1);
         loop {
-            stream.write_all(&[b'x'; 4096]).await?;
+            stream.write_all(again.as_bytes()).await?;
         }
+    })
+    .await;
+    address
+}
+
+/// Sends these bytes to whoever connects, and then not a word more; the channel tells of each
+/// connection.
+pub(super) async fn stalling(bytes: &'static [u8]) -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    proxy(move |mut stream| async move {
+        stream.write_all(bytes).await?;
+        std::future::pending::<()>().await;
+        drop(stream);
+        Ok(())
+    })
+    .await
+}
+
+/// Agrees to a tunnel, and with the same packet sends this in place of the target.
+pub(super) async fn hasty(instead: &'static str) -> SocketAddr {
+    let (address, _) = proxy(move |mut stream| async move {
+        read_head(&mut stream).await?;
+        let answer = format!("HTTP/1.1 200 OK\r\n\r\n{instead}");
+        stream.write_all(answer.as_bytes()).await?;
+        // Why: closing while bytes are unread would take the answer back.
+        tokio::io::copy(&mut stream, &mut tokio::io::sink())
+            .await
+            .map(drop)
     })
     .await;
     address

@@ -4,9 +4,10 @@
 mod control;
 mod engine;
 mod evil;
+mod misbehaviour;
 mod reasons;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,11 +25,13 @@ use url::Url;
 
 use super::{Config, Credentials, Engine, Target, Transitions, Verdict};
 use crate::echo::answer::{Answer, Key};
-use crate::echo::{Args, Echo};
+use crate::echo::{Args, Echo, self_signed};
 
 /// Far longer than anything here takes; only a broken test meets it.
 const DEADLINE: Duration = Duration::from_secs(20);
 const ZONE: &str = "mock-a";
+/// Where, within a world's files, the certificates of those proxies are that are spoken to in TLS.
+const PROXIES: &str = "proxies";
 
 struct World {
     cloud: mock_cloud::Running,
@@ -53,17 +56,26 @@ impl World {
 
     /// With these settings and the echo target.
     async fn with(buffer: usize, config: Config) -> Self {
+        Self::with_echo_at(Ipv4Addr::LOCALHOST.into(), buffer, config).await
+    }
+
+    /// The same, with the echo target at this address.
+    async fn with_echo_at(listen: IpAddr, buffer: usize, config: Config) -> Self {
         runtime_kit::tls::install_default_provider();
         let files = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let args = Args {
-            listen: any,
+            listen: SocketAddr::from((listen, 0)),
             tls_cert: None,
             tls_key: None,
             key_file: None,
             self_signed_dir: Some(files.path().to_owned()),
-            self_signed_names: vec!["localhost".into(), "127.0.0.1".into()],
+            self_signed_names: match listen {
+                IpAddr::V4(_) => names.to_vec(),
+                IpAddr::V6(ip) => vec![ip.to_string()],
+            },
         };
         let echo = Echo::bind(args, SystemClock::shared()).await.unwrap();
         let address = echo.address().unwrap();
@@ -80,10 +92,12 @@ impl World {
 
         let clock = SteppedClock::default();
         let registry = Registry::new();
+        let proxies = self_signed::ensure(&files.path().join(PROXIES), &names).unwrap();
         let config = Config {
             echo_url: vec![Url::parse(&format!("https://{address}/")).unwrap()],
             echo_key_file: Some(files.path().join("echo.key")),
             probe_ca_file: Some(files.path().join("ca.crt")),
+            proxy_ca_file: Some(proxies.ca),
             ..config
         };
         let (engine, transitions) =

@@ -9,7 +9,9 @@ use crawl_api::scheme::Scheme;
 use mock_cloud::faults::Behaviour;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::{World, auth, credentials, endpoint, evil, expecting, target, target_at, until};
+use super::{
+    PROXIES, World, auth, credentials, endpoint, evil, expecting, target, target_at, until,
+};
 
 #[tokio::test]
 async fn a_good_proxy_is_healthy_and_its_exit_is_learnt() {
@@ -78,7 +80,7 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
 
     let page_in_tunnel = endpoint(evil::tunnelling("<html>please log in</html>").await);
     let closed_tunnel = endpoint(evil::tunnelling("").await);
-    let endless = endpoint(evil::endless().await);
+    let endless = endpoint(evil::flooding("HTTP/1.1 200 OK\r\n\r\n", "x").await);
     let injecting = evil::answering("HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nhello<script>");
     let injecting = endpoint(injecting.await);
     let own_exit = evil::honest(None, Ipv4Addr::LOCALHOST.into()).await;
@@ -91,8 +93,16 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
     );
     let forging = endpoint(forging.await);
     let replaying = evil::forging(world.files.path(), world.echo_answer()).await;
-    let mut untrusted_tls = endpoint(evil::tls(files.path()).await);
-    untrusted_tls.scheme = Scheme::Https;
+    let https_endpoint = |address| Endpoint {
+        scheme: Scheme::Https,
+        ..endpoint(address)
+    };
+    let untrusted_tls = https_endpoint(evil::tls(files.path()).await);
+    // An authority for targets is none for proxies, and the other way round.
+    let target_authority = https_endpoint(evil::tls(world.files.path()).await);
+    let proxies = world.files.path().join(PROXIES);
+    let proxy_authority = endpoint(evil::intercepting(&proxies).await);
+    let plain = https_endpoint(evil::stalling(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.0);
     let socks = |address: SocketAddr| Endpoint {
         scheme: Scheme::Socks5,
         ..endpoint(address)
@@ -167,7 +177,13 @@ async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
             target("replaying", endpoint(replaying)),
             "UnexpectedContent",
         ),
-        (target("untrusted-tls", untrusted_tls), "TLSFailed"),
+        (target("untrusted-tls", untrusted_tls), "ProxyTLSFailed"),
+        (
+            target("target-authority", target_authority),
+            "ProxyTLSFailed",
+        ),
+        (target("proxy-authority", proxy_authority), "TLSIntercepted"),
+        (target("no-tls", plain), "ProxyTLSFailed"),
         (target("socks-methods", socks_methods), "ProxyAuthFailed"),
         (
             target("socks-refusing", socks_refusing),
@@ -255,7 +271,7 @@ async fn socks5_endpoints_are_probed_with_their_credentials() {
 #[tokio::test]
 async fn a_proxy_that_is_spoken_to_in_tls_is_healthy_with_a_certificate_that_is_trusted() {
     let mut world = World::new().await;
-    let mut at = endpoint(evil::tls(world.files.path()).await);
+    let mut at = endpoint(evil::tls(&world.files.path().join(PROXIES)).await);
     at.scheme = Scheme::Https;
     let verdict = world.decide(target("tls", at)).await;
     assert_eq!(
