@@ -38,7 +38,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use devcluster::{Cluster, Options};
 use runtime_kit::Clock;
@@ -89,23 +89,21 @@ async fn benchmark(plan: &Plan) -> Result<()> {
     if plan.keep {
         progress.say(&format!("logs and data: {}", work.path().display()));
     }
-    let rows = measure(plan, work.path(), &clock, &progress).await?;
-    if rows.is_empty() {
-        bail!("nothing was measured");
-    }
+    let (rows, outcome) = measure(plan, work.path(), &clock, &progress).await?;
     let file = bench.join("fleet.json");
     table::write(&rows, &file)?;
     table::print(&rows);
     progress.say(&format!("written to {}", file.display()));
-    Ok(())
+    outcome
 }
 
+/// The rows, up to the first failure, and that failure.
 async fn measure(
     plan: &Plan,
     folder: &Path,
     clock: &Arc<dyn Clock>,
     progress: &Progress,
-) -> Result<Vec<Row>> {
+) -> Result<(Vec<Row>, Result<()>)> {
     progress.say("starting a control plane");
     let options = Options::default().durable().dir(folder.join("cluster"));
     let options = COLLECTOR_RATE
@@ -123,6 +121,6 @@ async fn measure(
         progress,
         rows: Vec::new(),
     };
-    bench.run(floor).await?;
-    Ok(bench.rows)
+    let outcome = bench.run(floor).await;
+    Ok((bench.rows, outcome))
 }
