@@ -162,8 +162,13 @@ impl Start {
         };
         metrics::register(&registry, proxies.store())?;
         let passes = metrics::Passes::register(&registry, Arc::clone(&clock))?;
-        let (engine, transitions) =
-            Engine::new(Arc::clone(&clock), &registry, args.health.clone())?;
+        let leases = LeaseApi::new(client.clone());
+        let (engine, transitions) = Engine::new(
+            Arc::clone(&clock),
+            &registry,
+            args.health.clone(),
+            Arc::new(leases.clone()),
+        )?;
 
         let leader = if args.no_leader_elect {
             None
@@ -197,7 +202,7 @@ impl Start {
             pools.store(),
             providers,
             engine.clone(),
-            LeaseApi::new(client.clone()),
+            leases,
             events.clone(),
             Arc::clone(&clock),
             settings(&args, cluster_id),

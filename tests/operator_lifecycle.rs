@@ -58,6 +58,7 @@ fn replaced(first: &Proxy) -> impl Fn(Option<&Proxy>) -> Option<Proxy> {
     move |proxy| ready(proxy).filter(|proxy| id(proxy) != first)
 }
 
+/// Cases 2 and 4: it is replaced, or a condition says why it is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unhealthy_instance_is_replaced_and_the_next_time_it_is_waited_longer() {
     let site = Site::new("unhealthy").await;

@@ -11,15 +11,17 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use crawl_api::address::Endpoint;
-use crawl_api::proxy::HealthCheck;
+use crawl_api::proxy::{HealthCheck, Proxy};
 use crawl_api::scheme::Scheme;
 use kube::runtime::reflector::ObjectRef;
 use prometheus::Registry;
 use proxy_operator::echo::{Args, Echo};
-use proxy_operator::health::{Config, Credentials, Engine, Target, Transitions, Verdict};
+use proxy_operator::health::{Config, Credentials, Engine, Reports, Target, Transitions, Verdict};
 use runtime_kit::SystemClock;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -28,6 +30,16 @@ use url::Url;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 const USER: &str = "crawler";
+
+/// No client reports anything.
+struct Nobody;
+
+#[async_trait]
+impl Reports for Nobody {
+    async fn last_success(&self, _: &ObjectRef<Proxy>, _: &str) -> Option<jiff::Timestamp> {
+        None
+    }
+}
 
 /// A server that runs, with its configuration in the directory; it ends with this value.
 struct Server {
@@ -240,8 +252,13 @@ impl World {
             probe_ca_file: Some(files.path().join("ca.crt")),
             ..Config::default()
         };
-        let (engine, transitions) =
-            Engine::new(SystemClock::shared(), &Registry::new(), config).unwrap();
+        let (engine, transitions) = Engine::new(
+            SystemClock::shared(),
+            &Registry::new(),
+            config,
+            Arc::new(Nobody),
+        )
+        .unwrap();
         tokio::spawn(engine.clone().run(stop.clone()));
         Self {
             echo: address,
@@ -264,6 +281,7 @@ impl World {
             }),
             secret: Some("vendor".into()),
             patience: DEADLINE,
+            report_limit: DEADLINE,
             check: HealthCheck {
                 failure_threshold: 1,
                 timeout_seconds: 20,

@@ -97,6 +97,30 @@ impl Failure {
         }
     }
 
+    /// Whether the proxy was not reached, or reached nothing, or no more than a status came of it: then
+    /// traffic of others that goes through contradicts it. The rest is about who answered and where
+    /// it came out, which clients may not see.
+    pub(crate) fn is_about_reach(&self) -> bool {
+        match self {
+            Self::ConnectionRefused
+            | Self::ConnectTimeout
+            | Self::ConnectAborted(_)
+            | Self::Connect(_)
+            | Self::TargetUnreachable(_)
+            | Self::TimedOut
+            | Self::UnexpectedStatus(_) => true,
+            Self::ProxyAuth
+            | Self::ProxyTls(_)
+            | Self::TlsIntercepted(_)
+            | Self::Tls(_)
+            | Self::UnexpectedContent(_)
+            | Self::WrongExitIp { .. }
+            | Self::ExitIpIsOwn(_)
+            | Self::GeoMismatch { .. }
+            | Self::InvalidCheck(_) => false,
+        }
+    }
+
     /// Whether something answered, which shows that traffic flows.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self, Self::UnexpectedStatus(_) | Self::UnexpectedContent(_))

@@ -3,15 +3,18 @@
 //! It owns health *state*; the Proxy reconciler owns its *representation*. The reconciler tells the
 //! engine what to probe ([`Engine::upsert`], [`Engine::remove`]) and reads [`Engine::verdict`];
 //! the engine pokes the reconciler through [`Transitions`] when a verdict has changed. The engine
-//! writes nothing to Kubernetes and reads nothing from it.
+//! writes nothing to Kubernetes and reads nothing from it; what clients report of a proxy it asks of
+//! [`Reports`], when a verdict depends on it.
 
 mod config;
 mod control;
+mod doubt;
 mod failure;
 mod geo;
 mod lanes;
 mod metrics;
 mod probe;
+mod reports;
 mod standing;
 mod target;
 #[cfg(test)]
@@ -41,12 +44,14 @@ use url::Url;
 use self::config::Loaded;
 pub use self::config::{Config, Error};
 use self::control::{Blame, Control};
+use self::doubt::Doubt;
 use self::failure::Failure;
 use self::geo::GeoIp;
 pub use self::geo::{GeoIpError, Location};
 use self::lanes::Lanes;
 use self::metrics::{Labels, Metrics};
 use self::probe::{Known, Learnt, Prober};
+pub use self::reports::Reports;
 use self::standing::{Finding, Moment, Standing, Success, Thresholds};
 pub use self::target::{Credentials, Hold, Target, Verdict};
 use self::watch::Signals;
@@ -76,6 +81,7 @@ struct Shared {
     geoip: Option<Arc<GeoIp>>,
     prober: Prober,
     control: Control,
+    reports: Arc<dyn Reports>,
     lanes: Lanes,
     metrics: Metrics,
     entries: Mutex<HashMap<String, Entry>>,
@@ -88,6 +94,7 @@ struct Shared {
 struct Entry {
     target: Target,
     standing: Standing,
+    doubt: Doubt,
     /// What the reconciler was told last; lags behind `standing` while its channel is full.
     told: Verdict,
     told_at: Option<Duration>,
@@ -106,6 +113,16 @@ struct Todo {
     url: Result<Url, Failure>,
 }
 
+/// What came of a probe.
+struct Probed {
+    /// `None`: the check names none that can be asked.
+    url: Option<Url>,
+    finding: Finding,
+    hold: Option<Hold>,
+    /// When it ended.
+    at: Moment,
+}
+
 // === impl Engine ===
 
 impl Engine {
@@ -117,14 +134,16 @@ impl Engine {
         clock: Arc<dyn Clock>,
         metrics: &Registry,
         config: Config,
+        reports: Arc<dyn Reports>,
     ) -> Result<(Self, Transitions), Error> {
-        Self::with_buffer(clock, metrics, config, TRANSITIONS_BUFFER)
+        Self::with_buffer(clock, metrics, config, reports, TRANSITIONS_BUFFER)
     }
 
     fn with_buffer(
         clock: Arc<dyn Clock>,
         metrics: &Registry,
         config: Config,
+        reports: Arc<dyn Reports>,
         buffer: usize,
     ) -> Result<(Self, Transitions), Error> {
         let Loaded {
@@ -141,6 +160,7 @@ impl Engine {
         let (transitions, receiver) = mpsc::channel(buffer);
         let shared = Shared {
             control: Control::new(prober.clone(), Arc::clone(&clock)),
+            reports,
             lanes: Lanes::new(max_concurrent_probes),
             clock,
             geoip,
@@ -175,6 +195,7 @@ impl Engine {
                 told: standing.verdict().clone(),
                 told_at: None,
                 standing,
+                doubt: Doubt::default(),
                 revision: 0,
                 turn: 0,
                 watched: false,
@@ -197,8 +218,10 @@ impl Engine {
             // What changes no probe takes effect with the next one.
             entry.target.secret = target.secret;
             entry.target.patience = target.patience;
+            entry.target.report_limit = target.report_limit;
             return;
         }
+        entry.doubt = Doubt::default();
         entry.target = target;
         entry.revision += 1;
         entry.turn = 0;
@@ -339,8 +362,56 @@ impl Shared {
         (Finding::Works(success), None)
     }
 
+    /// What is left of a failure at `url` after clients were asked. They are only asked when a verdict
+    /// depends on it.
+    async fn ask_clients(&self, uid: &str, url: &Url, failure: Failure, at: Moment) -> Finding {
+        let Some(target) = self.depends_on_clients(uid, url, &failure, at) else {
+            return Finding::Fails(failure);
+        };
+        let reported = self.reports.last_success(&target.proxy, uid).await;
+        let interval = target.check.interval();
+        match reported {
+            Some(time) if doubt::is_recent(time, interval, at.wall) => {
+                Finding::Disputed(failure, url.clone())
+            },
+            Some(_) | None => Finding::Fails(failure),
+        }
+    }
+
+    /// The target, if this failure makes it unhealthy unless clients report otherwise.
+    fn depends_on_clients(
+        &self,
+        uid: &str,
+        url: &Url,
+        failure: &Failure,
+        at: Moment,
+    ) -> Option<Target> {
+        let entries = self.entries.lock();
+        let entry = entries.get(uid)?;
+        let limit = entry.target.report_limit;
+        let depends = entry
+            .standing
+            .is_at_the_brink(thresholds(&entry.target), at)
+            && entry.doubt.is_left(url, failure, limit, at.elapsed);
+        depends.then(|| entry.target.clone())
+    }
+
+    /// The present time, on both clocks.
+    fn moment(&self) -> Moment {
+        Moment {
+            wall: self.clock.now(),
+            elapsed: self.clock.elapsed(),
+        }
+    }
+
     /// Adds what a probe found, unless its target is gone or has changed meanwhile.
-    fn record(&self, uid: &str, revision: u64, finding: &Finding, hold: Option<Hold>) {
+    fn record(&self, uid: &str, revision: u64, probed: &Probed) {
+        let Probed {
+            url,
+            finding,
+            hold,
+            at,
+        } = probed;
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(uid).filter(|e| e.revision == revision) else {
             return;
@@ -351,28 +422,24 @@ impl Shared {
                 self.metrics
                     .ended(of, REASON_PROBE_SUCCEEDED, Some(success.latency));
             },
-            Finding::Fails(failure) | Finding::TargetFails(failure) => {
+            Finding::Fails(failure)
+            | Finding::Disputed(failure, _)
+            | Finding::TargetFails(failure) => {
                 tracing::debug!(proxy = %entry.target.proxy, uid, reason = failure.reason(), %failure, "probe failed");
                 self.metrics.ended(of, failure.reason(), None);
             },
         }
-        let check = &entry.target.check;
-        let thresholds = Thresholds {
-            failures: check.failure_threshold,
-            successes: check.success_threshold,
-            patience: entry.target.patience,
-        };
-        let at = Moment {
-            wall: self.clock.now(),
-            elapsed: self.clock.elapsed(),
-        };
-        let changed = entry.standing.record(finding, thresholds, at);
+        if let Some(url) = url {
+            entry.doubt.record(url, finding, at.elapsed);
+        }
+        let thresholds = thresholds(&entry.target);
+        let changed = entry.standing.record(finding, thresholds, *at);
         let unhealthy = entry.standing.verdict().healthy == Some(false);
         let group = (
             entry.target.proxy.namespace.clone(),
             entry.target.secret.clone(),
         );
-        let hold = match (hold, group) {
+        let hold = match (hold.clone(), group) {
             (None, (namespace, Some(secret))) if unhealthy => {
                 vendor_failing(&entries, namespace.as_deref(), &secret)
             },
@@ -432,6 +499,14 @@ impl Shared {
             entry.told_at = Some(now);
         }
         told
+    }
+}
+
+fn thresholds(target: &Target) -> Thresholds {
+    Thresholds {
+        failures: target.check.failure_threshold,
+        successes: target.check.success_threshold,
+        patience: target.patience,
     }
 }
 

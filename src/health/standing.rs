@@ -6,8 +6,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crawl_api::conditions::{REASON_PROBE_NEVER_SUCCEEDED, REASON_PROBE_PENDING};
+use crawl_api::conditions::{
+    REASON_PROBE_NEVER_SUCCEEDED, REASON_PROBE_PENDING, REASON_TRAFFIC_REPORTED,
+};
 use jiff::{SignedDuration, Timestamp};
+use url::Url;
 
 use super::failure::Failure;
 use super::geo::Location;
@@ -50,6 +53,8 @@ pub(crate) enum Finding {
     Works(Success),
     /// It does not.
     Fails(Failure),
+    /// Probes of this URL fail, but clients report that traffic goes through.
+    Disputed(Failure, Url),
     /// Nothing: the target fails by itself, in this way.
     TargetFails(Failure),
 }
@@ -139,6 +144,7 @@ impl Standing {
         let changed = match finding {
             Finding::Works(success) => self.succeeded(success, thresholds.successes, at),
             Finding::Fails(failure) => self.failed(failure, thresholds, at),
+            Finding::Disputed(failure, url) => self.disputed(failure, url),
             Finding::TargetFails(failure) => {
                 let message = format!("{UNDECIDED}: the probe's target itself fails: {failure}");
                 self.tell_undecided(message)
@@ -161,6 +167,13 @@ impl Standing {
         let changed = self.verdict.hold != hold;
         self.verdict.hold = hold;
         changed
+    }
+
+    /// Whether another failure now makes a healthy proxy unhealthy.
+    pub(crate) fn is_at_the_brink(&self, thresholds: Thresholds, at: Moment) -> bool {
+        self.verdict.healthy == Some(true)
+            && self.failures.saturating_add(1) >= thresholds.failures
+            && self.may_decide(at)
     }
 
     /// Whether a decision has stood long enough to be overturned.
@@ -244,8 +257,8 @@ impl Standing {
         paused && average.abs_diff(told) > LATENCY_STEP.max(told / 2)
     }
 
-    fn failed(&mut self, failure: &Failure, thresholds: Thresholds, at: Moment) -> bool {
-        let threshold = thresholds.failures;
+    /// Counts a failure; returns how many in a row had its reason.
+    fn count(&mut self, failure: &Failure) -> u32 {
         self.successes = 0;
         self.failures = self.failures.saturating_add(1);
         let reason = failure.reason();
@@ -254,6 +267,28 @@ impl Standing {
             Some(_) | None => 1,
         };
         self.streak = Some((reason, in_a_row));
+        in_a_row
+    }
+
+    /// The proxy stays healthy. That is said once, however often probes fail meanwhile.
+    fn disputed(&mut self, failure: &Failure, url: &Url) -> bool {
+        self.count(failure);
+        self.message_is_old = true;
+        if self.verdict.reason == REASON_TRAFFIC_REPORTED {
+            return false;
+        }
+        self.verdict.reason = REASON_TRAFFIC_REPORTED.into();
+        self.verdict.message = format!(
+            "holders of leases report that traffic goes through, so it counts as healthy, although \
+             probes of {url} fail: {failure}"
+        );
+        true
+    }
+
+    fn failed(&mut self, failure: &Failure, thresholds: Thresholds, at: Moment) -> bool {
+        let threshold = thresholds.failures;
+        let in_a_row = self.count(failure);
+        let reason = failure.reason();
         let (told_reason, message) = if self.has_run_out_of(thresholds.patience, failure, at) {
             let text = format!(
                 "no probe has succeeded in {} seconds; the last one failed with {reason}: {failure}",

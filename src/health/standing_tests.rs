@@ -305,6 +305,35 @@ fn a_target_that_fails_by_itself_says_nothing_about_the_proxy() {
     assert!(message.contains("target itself fails"), "{message}");
 }
 
+/// Case 5.
+#[test]
+fn a_failure_that_clients_contradict_is_said_once_and_counts_when_they_fall_silent() {
+    let url = Url::parse("https://target.example/").unwrap();
+    let disputed = Finding::Disputed(Failure::TimedOut, url.clone());
+    let mut standing = Standing::unknown(Timestamp::UNIX_EPOCH);
+    assert_eq!(play(&mut standing, THREE_ONE, "+rr"), "H..");
+    assert!(standing.is_at_the_brink(THREE_ONE, at(30)));
+    assert!(standing.record(&disputed, THREE_ONE, at(30)));
+    assert_eq!(
+        (standing.verdict().healthy, standing.verdict().since),
+        (Some(true), at(0).wall)
+    );
+    let message = &standing.verdict().message;
+    assert!(message.contains("probes of https://target.example/ fail"));
+    let other = Finding::Disputed(Failure::ConnectionRefused, url);
+    for (second, finding) in [(40, &disputed), (50, &other), (60, &disputed)] {
+        assert!(!standing.record(finding, THREE_ONE, at(second)), "said");
+    }
+    let mut silent = standing.clone();
+    assert!(silent.record(&Finding::Fails(Failure::TimedOut), THREE_ONE, at(70)));
+    assert_eq!(silent.verdict().healthy, Some(false));
+    assert_eq!(silent.verdict().reason, "ProbeTimedOut");
+
+    assert!(standing.record(&Finding::Works(ok(10)), THREE_ONE, at(70)));
+    assert_eq!(standing.verdict().reason, REASON_PROBE_SUCCEEDED);
+    assert!(!standing.is_at_the_brink(THREE_ONE, at(80)));
+}
+
 #[test]
 fn only_an_unhealthy_proxy_is_held() {
     let hold = || {

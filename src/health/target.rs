@@ -40,6 +40,8 @@ pub struct Target {
     pub secret: Option<String>,
     /// How long it may go without a first success until that is said.
     pub patience: Duration,
+    /// How long what clients report may speak for it against its probes.
+    pub report_limit: Duration,
     /// How it is probed.
     pub check: HealthCheck,
     /// The verdict in status, taken over when the engine does not know the UID yet; counters then

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
+use super::failure::Failure;
+use super::probe::Learnt;
 use super::standing::Finding;
-use super::{Shared, Todo};
+use super::{Probed, Shared, Target, Todo};
 
 /// A proxy nobody knows anything about is first probed within this time.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -60,17 +63,22 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
                     return;
                 };
                 shared.metrics.started(started.saturating_sub(due));
-                let (finding, hold) = match url {
+                let probed = match url {
                     Ok(url) => {
                         let result = shared.prober.probe(&target, &url).await;
                         let took = clock.elapsed().saturating_sub(started);
                         drop(place);
-                        Box::pin(shared.weigh(&target, &url, result, took)).await
+                        Box::pin(judge(&shared, &target, url, result, took)).await
                     },
-                    Err(failure) => (Finding::Fails(failure), None),
+                    Err(failure) => Probed {
+                        url: None,
+                        finding: Finding::Fails(failure),
+                        hold: None,
+                        at: shared.moment(),
+                    },
                 };
-                shared.record(&uid, revision, &finding, hold);
-                let Some(pause) = shared.pause(&uid, &finding) else {
+                shared.record(&uid, revision, &probed);
+                let Some(pause) = shared.pause(&uid, &probed.finding) else {
                     return;
                 };
                 // From when it was due, so that a late start does not shift all later ones; but
@@ -79,6 +87,29 @@ pub(super) async fn watch(shared: Arc<Shared>, uid: String, signals: Signals) {
             }
         })
         .await;
+}
+
+/// What a probe's result says in the end: who is to blame for a failure, and whether clients
+/// contradict it.
+async fn judge(
+    shared: &Shared,
+    target: &Target,
+    url: Url,
+    result: Result<Learnt, Failure>,
+    took: Duration,
+) -> Probed {
+    let (finding, hold) = shared.weigh(target, &url, result, took).await;
+    let at = shared.moment();
+    let finding = match finding {
+        Finding::Fails(failure) => shared.ask_clients(&target.uid, &url, failure, at).await,
+        finding @ (Finding::Works(_) | Finding::Disputed(..) | Finding::TargetFails(_)) => finding,
+    };
+    Probed {
+        url: Some(url),
+        finding,
+        hold,
+        at,
+    }
 }
 
 /// A known proxy can wait for its turn; after a change of leaders that spreads the load.

@@ -74,6 +74,7 @@ fn replacements_in_flight_count_as_unavailable_before_the_objects_show_them() {
     );
 }
 
+/// Case 4: what keeps a failing proxy from being replaced has a reason.
 #[test]
 fn remediation_stops_when_more_than_a_fifth_fail_and_one_always_may_be_replaced() {
     let failing = |count, changed| {
@@ -88,6 +89,7 @@ fn remediation_stops_when_more_than_a_fifth_fail_and_one_always_may_be_replaced(
     assert_eq!(failing(20, 4), Some("RemediationPaused"));
 }
 
+/// Case 2.
 #[test]
 fn the_kth_replacement_within_an_hour_waits_two_to_the_k_minutes() {
     let verdict = |times: &[i64], now| {

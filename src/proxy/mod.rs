@@ -405,6 +405,7 @@ fn tell_health(ctx: &Ctx, proxy: &Proxy, observation: &Observation, status: &Pro
         credentials,
         secret: proxy.credentials_secret(),
         patience: Duration::from_secs(u64::from(proxy.spec.provisioning_timeout_seconds)),
+        report_limit: Duration::from_secs(u64::from(proxy.spec.unhealthy_timeout_seconds)),
         check: proxy.spec.health_check.clone(),
         seed: seed(status),
     });

@@ -168,7 +168,9 @@ fn start(client: &Client, cloud: &Arc<Cloud>, server: &Server) -> Arc<Ctx> {
     let provider: Arc<dyn Provider> = Arc::<Cloud>::clone(cloud);
     let providers = [("local".to_owned(), provider)].into_iter().collect();
     let health = health::Config::default();
-    let (engine, _) = Engine::new(Arc::clone(&clock), &Registry::new(), health).unwrap();
+    let leases = LeaseApi::new(client.clone());
+    let reports = Arc::new(leases.clone());
+    let (engine, _) = Engine::new(Arc::clone(&clock), &Registry::new(), health, reports).unwrap();
     let poll = Duration::from_secs(5);
     Arc::new(Ctx::new(
         client.clone(),
@@ -176,7 +178,7 @@ fn start(client: &Client, cloud: &Arc<Cloud>, server: &Server) -> Arc<Ctx> {
         pools,
         providers,
         engine,
-        LeaseApi::new(client.clone()),
+        leases,
         Events::new(client.clone(), "test".into()),
         clock,
         Settings {

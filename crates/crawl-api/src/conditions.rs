@@ -81,6 +81,8 @@ pub const REASON_PROVIDER_ERROR: &str = "ProviderError";
 
 /// The last probes succeeded.
 pub const REASON_PROBE_SUCCEEDED: &str = "ProbeSucceeded";
+/// Probes of one target fail, but holders of leases report that traffic goes through.
+pub const REASON_TRAFFIC_REPORTED: &str = "TrafficReported";
 /// No probe has decided yet.
 pub const REASON_PROBE_PENDING: &str = "ProbePending";
 /// There is no address to probe.

@@ -6,6 +6,7 @@ mod engine;
 mod evil;
 mod misbehaviour;
 mod reasons;
+mod reports;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Url;
 
+use self::reports::Clients;
 use super::{Config, Credentials, Engine, Target, Transitions, Verdict};
 use crate::echo::answer::{Answer, Key};
 use crate::echo::{Args, Echo, self_signed};
@@ -40,6 +42,7 @@ struct World {
     registry: Registry,
     engine: Engine,
     transitions: Transitions,
+    clients: Arc<Clients>,
     targets: usize,
     _stop: DropGuard,
     files: tempfile::TempDir,
@@ -100,8 +103,11 @@ impl World {
             proxy_ca_file: Some(proxies.ca),
             ..config
         };
+        let clients = Arc::new(Clients::default());
+        let reports: Arc<Clients> = Arc::clone(&clients);
         let (engine, transitions) =
-            Engine::with_buffer(Arc::new(clock.clone()), &registry, config, buffer).unwrap();
+            Engine::with_buffer(Arc::new(clock.clone()), &registry, config, reports, buffer)
+                .unwrap();
         tokio::spawn(engine.clone().run(stop.clone()));
         Self {
             cloud,
@@ -110,6 +116,7 @@ impl World {
             registry,
             engine,
             transitions,
+            clients,
             targets: 0,
             _stop: stop.drop_guard(),
             files,
@@ -246,6 +253,7 @@ fn target(uid: &str, endpoint: Endpoint) -> Target {
         credentials: None,
         secret: None,
         patience: Duration::from_mins(10),
+        report_limit: Duration::from_mins(5),
         check: HealthCheck {
             failure_threshold: 1,
             ..HealthCheck::default()
