@@ -11,6 +11,7 @@ use crate::doctor::Doctor;
 use crate::failure::Failure;
 use crate::hold::Hold;
 use crate::mark::{DrainFlags, Mark, MarkFlags, run_drain, run_mark};
+use crate::report::Report;
 use crate::resume::Resume;
 use crate::terminal;
 
@@ -73,6 +74,9 @@ enum LeaseCommand {
     /// Run a command with a leased proxy.
     #[command(long_about = None)]
     Hold(Box<Hold>),
+    /// Say how a request through a leased proxy went.
+    #[command(long_about = None)]
+    Report(Box<Report>),
 }
 
 /// `kubectl create lease`.
@@ -88,6 +92,7 @@ pub fn run_px() -> ExitCode {
     with_runtime(async || match parse::<Px>() {
         Ok(Px { command }) => match command {
             PxCommand::Lease(LeaseCommand::Hold(hold)) => Box::pin(hold.run()).await,
+            PxCommand::Lease(LeaseCommand::Report(report)) => Box::pin(report.run()).await,
             PxCommand::Doctor(doctor) => Box::pin(doctor.run()).await,
             PxCommand::Cordon(flags) => Box::pin(run_mark(Mark::Cordon, *flags)).await,
             PxCommand::Uncordon(flags) => Box::pin(run_mark(Mark::Uncordon, *flags)).await,
@@ -176,6 +181,16 @@ mod tests {
         let parse = |args: &[&str]| Px::try_parse_from([&["x", "lease", "hold"], args].concat());
         assert!(parse(&["--pool", "eu"]).is_err());
         assert!(parse(&["shop-0", "--pool", "eu", "--", "curl", "--pool", "x"]).is_ok());
+    }
+
+    #[test]
+    fn a_report_has_a_result_and_perhaps_a_status() {
+        let parse = |args: &[&str]| Px::try_parse_from([&["x", "lease", "report"], args].concat());
+        assert!(parse(&["shop-0", "--result", "OK", "--http-status", "403"]).is_ok());
+        assert!(parse(&["shop-0", "--result", "Error"]).is_ok());
+        assert!(parse(&["shop-0"]).is_err());
+        assert!(parse(&["shop-0", "--result", "Banned"]).is_err());
+        assert!(parse(&["shop-0", "--result", "OK", "--http-status", "600"]).is_err());
     }
 
     #[test]

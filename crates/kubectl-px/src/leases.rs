@@ -9,6 +9,7 @@ use std::time::Duration;
 use crawl_api::lease::{
     LEASE_GROUP, LEASE_VERSION, LeasePhase, LeaseRenewal, LeaseRenewalStatus, ProxyLease,
 };
+use crawl_api::report::LeaseReport;
 use futures::StreamExt;
 use kube::api::{DeleteParams, DynamicObject, PostParams, Preconditions, WatchParams};
 use kube::core::WatchEvent;
@@ -231,6 +232,16 @@ impl Leases {
             name: name.to_owned(),
             lacks: "no status in the renewal".to_owned(),
         })
+    }
+
+    /// Says how a request through the proxy of a lease went.
+    pub(crate) async fn report(&self, name: &str, report: &LeaseReport) -> Result<(), Failure> {
+        let params = PostParams::default();
+        let call = self.api.create_subresource("report", name, &params, report);
+        let answered: Result<LeaseReport, Failure> = self.bounded(call).await;
+        answered
+            .map(drop)
+            .map_err(|failure| self.explained(failure, "post"))
     }
 
     /// Deletes the lease; one that is gone already, or belongs to somebody else by now, is fine.

@@ -18,6 +18,7 @@ mod lease_flags;
 mod leases;
 mod mark;
 mod output;
+mod report;
 mod resume;
 mod selector;
 mod terminal;

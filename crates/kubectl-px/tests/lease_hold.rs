@@ -190,3 +190,31 @@ async fn without_a_lease_the_command_does_not_run() {
     );
     assert!(!std::path::Path::new(&ran).exists());
 }
+
+#[tokio::test]
+async fn a_script_reports_how_its_requests_went() {
+    let fixture = Fixture::start(Api::default()).await;
+    fixture.create(&["shop-0", "--pool", "eu"]).await;
+    let report = async |args: &[&str]| fixture.px(&[&["lease", "report"], args].concat()).await;
+    let done = report(&["shop-0", "--result", "OK", "--http-status", "403"]).await;
+    assert_eq!(
+        (done.code, done.stdout.as_str(), done.stderr.as_str()),
+        (
+            Some(0),
+            "proxylease.leases.crawl.example.com/shop-0 reported\n",
+            ""
+        )
+    );
+    let done = report(&["shop-0", "--result", "Error"]).await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(
+        fixture.api.lock().reports,
+        [
+            serde_json::json!({"result": "OK", "httpStatus": 403}),
+            serde_json::json!({"result": "Error"})
+        ]
+    );
+    let done = report(&["gone", "--result", "OK"]).await;
+    assert_eq!((done.code, done.stdout.as_str()), (Some(1), ""));
+    assert!(done.stderr.contains("NotFound"), "{}", done.stderr);
+}

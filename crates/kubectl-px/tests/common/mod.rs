@@ -29,6 +29,8 @@ pub(crate) struct Api {
     /// Bodies of all creates, with the query of each.
     pub(crate) creates: Vec<(Value, String)>,
     pub(crate) renewals: usize,
+    /// What was reported.
+    pub(crate) reports: Vec<Value>,
     pub(crate) deleted: Vec<String>,
     /// Deny every create.
     pub(crate) deny: bool,
@@ -186,6 +188,19 @@ async fn renew(
     (StatusCode::CREATED, Json(renewal)).into_response()
 }
 
+async fn report(
+    State(api): State<Shared>,
+    Path((_namespace, name)): Path<(String, String)>,
+    Json(report): Json<Value>,
+) -> Response {
+    assert_eq!(report["kind"], "LeaseReport");
+    if find(&api, &name).is_none() {
+        return status(404, "NotFound", "no such lease");
+    }
+    api.lock().reports.push(report["spec"].clone());
+    (StatusCode::CREATED, Json(report)).into_response()
+}
+
 async fn delete(
     State(api): State<Shared>,
     Path((_namespace, name)): Path<(String, String)>,
@@ -207,6 +222,7 @@ impl Fixture {
             .route(base, post(create).get(watch))
             .route(&format!("{base}/{{name}}"), get(read).delete(delete))
             .route(&format!("{base}/{{name}}/renew"), post(renew))
+            .route(&format!("{base}/{{name}}/report"), post(report))
             .with_state(Arc::clone(&api));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -258,6 +274,12 @@ impl Fixture {
         self.command(env!("CARGO_BIN_EXE_kubectl-px"), &all)
             .spawn()
             .expect("started")
+    }
+
+    /// `kubectl px` with these arguments.
+    pub(crate) async fn px(&self, args: &[&str]) -> Finished {
+        let program = env!("CARGO_BIN_EXE_kubectl-px");
+        finish(self.command(program, args).spawn().expect("started")).await
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
