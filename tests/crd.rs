@@ -155,6 +155,7 @@ fn merged(mut base: Value, extra: Value) -> Value {
     base
 }
 
+/// Case 17 among others: credentials in a host are no host.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rule_accepts_and_refuses_and_says_why() {
     let client = cluster().await.client().await.unwrap();

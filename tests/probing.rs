@@ -14,9 +14,11 @@ use crawl_api::proxy::{Auth, Expectations, Phase, Proxy, ProxySpec};
 use crawl_api::scheme::Scheme;
 use crawl_api::{conditions, names};
 use devcluster::wait_for;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use maxmind::in_country;
+use mock_cloud::faults::{Behaviour, Fault, FaultRule, Op};
 use serde_json::{Value, json};
 use support::{
     Site, TIMEOUT, create, kubectl, proxy, ready, start_lease_apiserver, uid_label, until,
@@ -165,4 +167,76 @@ fn located(country: &str) -> impl Fn(Option<&Proxy>) -> Option<Proxy> {
         let known = proxy?.status.as_ref()?.country.as_deref() == Some(country);
         proxy.filter(|_| known).cloned()
     }
+}
+
+/// Lets the proxy of the next machine misbehave.
+async fn misbehave(site: &Site, behaviour: Behaviour) {
+    let rule = FaultRule {
+        op: Op::Create,
+        zone: None,
+        count: 1,
+        fault: Fault::Misbehave { behaviour },
+    };
+    site.cloud.client.add_fault(&rule).await.unwrap();
+}
+
+/// Case 12: a machine that runs and never lets traffic through says so, and why, in the status and
+/// in an event.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_never_worked_says_why_in_status_and_event() {
+    let site = Site::new("never").await;
+    misbehave(&site, Behaviour::Dead).await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    let mut spec = ProxySpec::managed("local");
+    spec.provisioning_timeout_seconds = 10;
+    spec.unhealthy_timeout_seconds = 3600;
+    create(&proxies, &proxy("p", spec)).await;
+    let never = conditions::REASON_PROBE_NEVER_SUCCEEDED;
+    let cause = "nothing listens on the proxy's port";
+    until(&proxies, "p", "the reason", |found| {
+        let condition = found?.condition(conditions::HEALTHY)?;
+        let says = condition.status == "False" && condition.reason == never;
+        (says && condition.message.contains(cause)).then_some(())
+    })
+    .await;
+    let events: Api<Event> = Api::namespaced(site.client.clone(), site.namespace);
+    wait_for("an event", TIMEOUT, async || {
+        let list = events.list(&ListParams::default()).await.unwrap();
+        let told = list.items.iter().any(|event| {
+            let note = event.note.as_deref().unwrap_or_default();
+            event.reason.as_deref() == Some(never) && note.contains(cause)
+        });
+        Ok(told.then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+/// Case 10: another machine would refuse the credentials too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_refuses_its_credentials_is_unhealthy_and_not_replaced() {
+    let site = Site::new("refusing").await;
+    misbehave(&site, Behaviour::RejectAuth).await;
+    let operator = site.operator();
+    let proxies = site.proxies();
+    let mut spec = ProxySpec::managed("local");
+    spec.health_check.failure_threshold = 1;
+    spec.unhealthy_timeout_seconds = 1;
+    create(&proxies, &proxy("p", spec)).await;
+    let refused = |found: Option<&Proxy>| {
+        let condition = found?.condition(conditions::HEALTHY)?;
+        (condition.reason == conditions::REASON_PROXY_AUTH_FAILED).then(|| found.cloned())?
+    };
+    let found = until(&proxies, "p", "the refusal", refused).await;
+    // Looked at every half a second, and unhealthy for too long after one.
+    let gets = r#"proxy_operator_provider_requests_total{op="get",provider="local",result="ok"}"#;
+    let seen = operator.metric(gets).await;
+    wait_for("six more passes", TIMEOUT, async || {
+        Ok((operator.metric(gets).await >= seen + 6.0).then_some(()))
+    })
+    .await
+    .unwrap();
+    let books = site.cloud.client.ever_created(&uid_label(&found)).await;
+    assert_eq!(books.unwrap().len(), 1, "one machine, ever");
 }

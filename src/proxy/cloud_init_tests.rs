@@ -205,6 +205,7 @@ fn through_shell(script: &str) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    /// Case 19.
     #[test]
     fn any_password_survives_yaml_and_shell(password in password()) {
         let credentials = credentials("user", &password);

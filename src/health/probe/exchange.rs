@@ -285,6 +285,7 @@ mod tests {
         (username.to_owned(), password.to_owned())
     }
 
+    /// Cases 16 and 17.
     #[test]
     fn every_printable_byte_arrives_in_user_name_and_password() {
         for byte in b'!'..=b'~' {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// RFC 1929: each is as long as the byte before it says, and arrives as it is.
+        /// Cases 16 and 17. RFC 1929: each is as long as the byte before it says, and arrives as it is.
         #[test]
         fn any_credentials_of_up_to_255_bytes_arrive_as_they_are(
             username in "\\PC{1,60}",

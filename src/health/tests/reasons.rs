@@ -53,6 +53,8 @@ async fn an_expected_exit_is_checked_at_the_echo_target_besides_own_urls() {
     assert_eq!(world.engine.verdict("good").unwrap().exit_ip, Some(at.host));
 }
 
+/// Cases 7 and 8 among others: a page in place of nothing, an injected script, a certificate of
+/// somebody between.
 #[tokio::test]
 async fn every_evil_proxy_is_unhealthy_with_a_reason_of_its_own() {
     let mut world = World::new().await;
