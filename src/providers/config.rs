@@ -13,11 +13,13 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use url::Url;
 
+use super::allowance::{Limits, Rate};
 pub use super::gcp::GcpAccount;
 pub use super::hetzner::HetznerAccount;
 
@@ -38,6 +40,30 @@ pub struct Entry {
     pub name: String,
     /// Where its instances run.
     pub account: Account,
+    /// How many calls its account takes within an hour; the default of its type when absent.
+    pub calls_per_hour: Option<u32>,
+    /// How many instances are created within a minute; the default of its type when absent.
+    pub creates_per_minute: Option<u32>,
+}
+
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+
+// === impl Entry ===
+
+impl Entry {
+    /// What its account allows.
+    pub(super) fn limits(&self) -> Limits {
+        let default = self.account.default_limits();
+        let burst = default.calls.map_or(u32::MAX, Rate::burst);
+        let set = |count: Option<u32>, window, burst| {
+            count.and_then(|count| Rate::new(count, window, burst))
+        };
+        Limits {
+            calls: set(self.calls_per_hour, HOUR, burst).or(default.calls),
+            creates: set(self.creates_per_minute, MINUTE, u32::MAX).or(default.creates),
+        }
+    }
 }
 
 /// An account, by type.
@@ -61,6 +87,22 @@ impl Account {
             Self::Gcp(gcp) => format!("gcp {}", gcp.project),
             // Why the file: a token is good for one project, which it does not name.
             Self::Hetzner(hetzner) => format!("hetzner {}", hetzner.token_file.display()),
+        }
+    }
+
+    /// What the cloud says that it takes, see the page of each provider in `docs/providers/`; a mock
+    /// takes everything.
+    fn default_limits(&self) -> Limits {
+        match self {
+            Self::Mock(_) => Limits::default(),
+            Self::Gcp(_) => Limits {
+                calls: Rate::new(1_500, MINUTE, 300),
+                creates: Rate::new(60, MINUTE, u32::MAX),
+            },
+            Self::Hetzner(_) => Limits {
+                calls: Rate::new(3_600, HOUR, u32::MAX),
+                creates: Rate::new(30, MINUTE, u32::MAX),
+            },
         }
     }
 }
@@ -172,6 +214,10 @@ struct RawEntry {
     gcp: Option<Spanned<GcpAccount>>,
     #[serde(default)]
     hetzner: Option<Spanned<HetznerAccount>>,
+    #[serde(default, rename = "callsPerHour")]
+    calls_per_hour: Option<Spanned<u32>>,
+    #[serde(default, rename = "createsPerMinute")]
+    creates_per_minute: Option<Spanned<u32>>,
 }
 
 struct Problem {
@@ -219,6 +265,8 @@ fn parse(text: &str) -> Result<Config, Problem> {
             mock,
             gcp,
             hetzner,
+            calls_per_hour,
+            creates_per_minute,
         } = &entry.value;
         check_name(name)?;
         if let Some(first) = lines.insert(name.value.clone(), name.referenced.line()) {
@@ -253,6 +301,8 @@ fn parse(text: &str) -> Result<Config, Problem> {
         entries.push(Entry {
             name: name.value.clone(),
             account,
+            calls_per_hour: check_count("callsPerHour", calls_per_hour.as_ref())?,
+            creates_per_minute: check_count("createsPerMinute", creates_per_minute.as_ref())?,
         });
     }
     Ok(Config { providers: entries })
@@ -266,6 +316,8 @@ fn check_blocks(entry: &RawEntry) -> Result<(), Problem> {
         mock,
         gcp,
         hetzner,
+        calls_per_hour: _,
+        creates_per_minute: _,
     } = entry;
     let blocks = [
         (
@@ -352,6 +404,18 @@ fn check_zone(block: &Spanned<MockAccount>) -> Result<(), Problem> {
     Err(problem(block, "mock.zone is empty".into(), remedy))
 }
 
+fn check_count(key: &str, count: Option<&Spanned<u32>>) -> Result<Option<u32>, Problem> {
+    let Some(count) = count else {
+        return Ok(None);
+    };
+    if count.value >= Rate::LEAST {
+        return Ok(Some(count.value));
+    }
+    let what = format!("{key} is {}", count.value);
+    let remedy = format!("use {} or more, or leave the key out", Rate::LEAST);
+    Err(problem(count, what, remedy))
+}
+
 fn unknown_type(name: &str, type_: &Spanned<String>) -> Problem {
     problem(
         type_,
@@ -429,6 +493,8 @@ mod tests {
             Entry {
                 name,
                 account: Account::Mock(MockAccount { url, zone }),
+                calls_per_hour: None,
+                creates_per_minute: None,
             },
         ] = config.providers.as_slice()
         else {
@@ -493,6 +559,13 @@ mod tests {
                 4,
                 "mock.zone is empty",
                 "leave the key out",
+            ),
+            (
+                "too few calls",
+                "providers:\n- name: a\n  type: mock\n  callsPerHour: 5\n  mock: {url: 'http://h:1'}\n",
+                4,
+                "callsPerHour is 5",
+                "use 20 or more",
             ),
             ("missing list", "{}\n", 1, "providers", "add the key"),
             ("empty file", " ", 1, "empty", "add the key providers"),

@@ -1,15 +1,15 @@
-//! The one wrapper around every provider: counts calls, bounds their time, and keeps the account
-//! quiet for as long as the provider asked.
+//! The one wrapper around every provider: counts calls, bounds their time, says which of them cannot
+//! wait, and keeps the account quiet for as long as the provider asked.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::{Class, Classify, Clock};
 
+use super::allowance::{Allowance, Exhausted, urgently};
 use super::{Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
 
 /// How long one call may take.
@@ -37,19 +37,14 @@ impl Requests {
     }
 }
 
-/// A provider with metrics, time limits and the account's rate limit.
+/// A provider with metrics, time limits and the rest that its account asks for.
 pub struct Metered {
     name: String,
     inner: Arc<dyn Provider>,
     requests: Requests,
     clock: Arc<dyn Clock>,
-    rest: Rest,
+    allowance: Allowance,
 }
-
-/// Monotonic time until which an account asked to be left alone; shared by the providers of one
-/// account.
-#[derive(Clone, Debug, Default)]
-pub struct Rest(Arc<Mutex<Duration>>);
 
 // === impl Metered ===
 
@@ -60,14 +55,14 @@ impl Metered {
         inner: Arc<dyn Provider>,
         requests: Requests,
         clock: Arc<dyn Clock>,
-        rest: Rest,
+        allowance: Allowance,
     ) -> Self {
         Self {
             name,
             inner,
             requests,
             clock,
-            rest,
+            allowance,
         }
     }
 
@@ -76,14 +71,7 @@ impl Metered {
         op: &'static str,
         call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
-        let quiet = self.rest.0.lock().saturating_sub(self.clock.elapsed());
-        if !quiet.is_zero() {
-            let message = format!(
-                "the account of provider {} asked to be left alone",
-                self.name
-            );
-            return Err(Error::new(Class::RateLimited, message).retry_after(Some(quiet)));
-        }
+        self.allowance.awake()?;
         let result = tokio::select! {
             result = call => result,
             () = self.clock.sleep(CALL_TIMEOUT) => Err(Error::new(
@@ -100,13 +88,13 @@ impl Metered {
     }
 
     fn record(&self, op: &'static str, error: Option<&Error>) {
-        if let Some(error) = error
-            && error.class() == Class::RateLimited
-        {
-            let rest = error.wait().unwrap_or(DEFAULT_REST);
-            let until = self.clock.elapsed() + rest;
-            let mut quiet_until = self.rest.0.lock();
-            *quiet_until = until.max(*quiet_until);
+        if let Some(error) = error {
+            if Exhausted::is_cause_of(error) {
+                return;
+            }
+            if error.class() == Class::RateLimited {
+                self.allowance.rest(error.wait().unwrap_or(DEFAULT_REST));
+            }
         }
         let outcome = error.map_or("ok", |error| label(error.class()));
         self.requests
@@ -133,7 +121,8 @@ fn label(class: Class) -> &'static str {
 #[async_trait]
 impl Provider for Metered {
     async fn create(&self, request: &InstanceRequest) -> Result<Created, Error> {
-        self.call("create", self.inner.create(request)).await
+        self.allowance.take_create()?;
+        urgently(self.call("create", self.inner.create(request))).await
     }
 
     async fn get(&self, id: &str) -> Result<Option<Instance>, Error> {
@@ -141,7 +130,7 @@ impl Provider for Metered {
     }
 
     async fn delete(&self, id: &str) -> Result<(), Error> {
-        self.call("delete", self.inner.delete(id)).await
+        urgently(self.call("delete", self.inner.delete(id))).await
     }
 
     async fn survey(&self, tags: &Tags) -> Result<Listing, Error> {
@@ -223,7 +212,7 @@ mod tests {
                 inner,
                 requests,
                 Arc::new(clock.clone()),
-                Rest::default(),
+                Allowance::unlimited(Arc::new(clock.clone())),
             ),
             registry,
         )
@@ -267,14 +256,21 @@ mod tests {
     async fn providers_of_one_account_rest_together() {
         let clock = SteppedClock::default();
         let requests = Requests::register(&Registry::new()).unwrap();
-        let rest = Rest::default();
-        let provider = |name: &str, rest: &Rest| {
+        let account = || Allowance::unlimited(Arc::new(clock.clone()));
+        let shared = account();
+        let provider = |name: &str, allowance: &Allowance| {
             let inner = Arc::new(BusyOnce::default());
             let clock = Arc::new(clock.clone());
-            Metered::new(name.into(), inner, requests.clone(), clock, rest.clone())
+            Metered::new(
+                name.into(),
+                inner,
+                requests.clone(),
+                clock,
+                allowance.clone(),
+            )
         };
-        let (first, second) = (provider("a", &rest), provider("b", &rest));
-        let other = provider("c", &Rest::default());
+        let (first, second) = (provider("a", &shared), provider("b", &shared));
+        let other = provider("c", &account());
         first.get("x").await.unwrap_err();
         assert_eq!(
             second.check().await.unwrap_err().wait(),

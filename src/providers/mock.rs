@@ -7,23 +7,27 @@ use mock_cloud::model::{self, CreateInstance, ErrorBody, ErrorCode, ListInstance
 use runtime_kit::{Class, Classify};
 
 use super::config::MockAccount;
-use super::{Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags};
+use super::{
+    Allowance, Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags,
+};
 use crate::health::Credentials;
 
 /// An account at a mock cloud.
 pub(super) struct Mock {
     client: Client,
     default_zone: String,
+    allowance: Allowance,
 }
 
 // === impl Mock ===
 
 impl Mock {
-    pub(super) fn new(account: &MockAccount) -> Self {
+    pub(super) fn new(account: &MockAccount, allowance: Allowance) -> Self {
         let MockAccount { url, zone } = account;
         Self {
             client: Client::with_base(url.as_str()),
             default_zone: zone.clone(),
+            allowance,
         }
     }
 }
@@ -63,6 +67,7 @@ impl Provider for Mock {
                     password: password.clone(),
                 }),
         };
+        self.allowance.take()?;
         match self.client.create(zone, &body).await {
             Ok(model::Created {
                 instance,
@@ -72,6 +77,7 @@ impl Provider for Mock {
                 operation: Some(operation),
             }),
             Err(error) if error.code() == Some(ErrorCode::AlreadyExists) => {
+                self.allowance.take()?;
                 let found = self.client.get(zone, name).await;
                 let found = found.map_err(|error| failed("get", name, error))?;
                 let found = translate(found);
@@ -93,6 +99,7 @@ impl Provider for Mock {
 
     async fn get(&self, id: &str) -> Result<Option<Instance>, Error> {
         let (zone, key) = split(id)?;
+        self.allowance.take()?;
         match self.client.get(zone, key).await {
             Ok(instance) => Ok(Some(translate(instance))),
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(None),
@@ -102,6 +109,7 @@ impl Provider for Mock {
 
     async fn delete(&self, id: &str) -> Result<(), Error> {
         let (zone, key) = split(id)?;
+        self.allowance.take()?;
         match self.client.delete(zone, key).await {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(()),
@@ -114,6 +122,7 @@ impl Provider for Mock {
             zone: None,
             labels: tags.clone(),
         };
+        self.allowance.take()?;
         let found = self.client.list(&selection).await;
         let found = found.map_err(|error| failed("list", "instances", error))?;
         Ok(Listing {
@@ -123,6 +132,7 @@ impl Provider for Mock {
     }
 
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error> {
+        self.allowance.take()?;
         match self.client.operation(operation).await {
             Ok(model::Operation { error, zone, .. }) => {
                 Ok(error.map(|ErrorBody { code, message }| {
@@ -137,6 +147,7 @@ impl Provider for Mock {
 
     /// Why the books: reading them is no call that a fault could be meant for.
     async fn check(&self) -> Result<(), Error> {
+        self.allowance.take()?;
         let asked = self.client.calls().await;
         asked.map_err(|error| failed("read", "the books of the mock cloud", error))?;
         Ok(())

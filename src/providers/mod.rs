@@ -1,8 +1,10 @@
 //! What the controllers need of a cloud or vendor, and what every provider shares.
 //!
-//! A provider is built from the providers file ([`config`]), wrapped once for metrics, time limits
-//! and the account's rate limit ([`Metered`]), and looked up by name in [`Providers`].
+//! A provider is built from the providers file ([`config`]) with the calls that its account has
+//! ([`Allowance`]), wrapped once for metrics and time limits ([`Metered`]), and looked up by name in
+//! [`Providers`].
 
+mod allowance;
 pub mod config;
 mod endpoint;
 mod error;
@@ -20,8 +22,9 @@ use crawl_api::proxy::Placement;
 use jiff::Timestamp;
 use runtime_kit::{Classify, Clock};
 
+pub use self::allowance::{Allowance, Exhausted, Limits, Rate, on_behalf_of};
 pub use self::error::Error;
-pub use self::metered::{Metered, Requests, Rest};
+pub use self::metered::{Metered, Requests};
 use crate::health::Credentials;
 
 /// A cloud or vendor account that runs instances.
@@ -204,27 +207,31 @@ impl Providers {
         requests: &Requests,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, BuildError> {
+        let allowances = allowances(config, clock);
         let mut providers = BTreeMap::new();
-        let mut rests: BTreeMap<String, Rest> = BTreeMap::new();
-        for config::Entry { name, account } in &config.providers {
+        for config::Entry { name, account, .. } in &config.providers {
             let failed = |source| BuildError {
                 name: name.clone(),
                 source,
             };
+            let allowance = allowances
+                .get(&account.limited_as())
+                .cloned()
+                .unwrap_or_else(|| Allowance::unlimited(Arc::clone(clock)));
             let inner: Arc<dyn Provider> = match account {
-                config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock)),
+                config::Account::Mock(mock) => Arc::new(mock::Mock::new(mock, allowance.clone())),
                 config::Account::Gcp(gcp) => {
-                    let built = gcp::Gcp::new(name, gcp, Arc::clone(clock)).await;
-                    Arc::new(built.map_err(failed)?)
+                    let built = gcp::Gcp::new(name, gcp, Arc::clone(clock), allowance.clone());
+                    Arc::new(built.await.map_err(failed)?)
                 },
                 config::Account::Hetzner(hetzner) => {
-                    let built = hetzner::Hetzner::new(name, hetzner, Arc::clone(clock)).await;
-                    Arc::new(built.map_err(failed)?)
+                    let (clock, allowance) = (Arc::clone(clock), allowance.clone());
+                    let built = hetzner::Hetzner::new(name, hetzner, clock, allowance);
+                    Arc::new(built.await.map_err(failed)?)
                 },
             };
-            let rest = rests.entry(account.limited_as()).or_default().clone();
             let (requests, clock) = (requests.clone(), Arc::clone(clock));
-            let metered = Metered::new(name.clone(), inner, requests, clock, rest);
+            let metered = Metered::new(name.clone(), inner, requests, clock, allowance);
             let metered: Arc<dyn Provider> = Arc::new(metered);
             providers.insert(name.clone(), metered);
         }
@@ -256,6 +263,23 @@ impl Providers {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
+}
+
+/// The accounts, each once, with the lowest limits that any of its providers has.
+fn allowances(config: &config::Config, clock: &Arc<dyn Clock>) -> BTreeMap<String, Allowance> {
+    let mut limits: BTreeMap<String, Limits> = BTreeMap::new();
+    for entry in &config.providers {
+        let own = entry.limits();
+        limits
+            .entry(entry.account.limited_as())
+            .and_modify(|lowest| *lowest = lowest.lower(own))
+            .or_insert(own);
+    }
+    let build = |(name, limits): (String, Limits)| {
+        let allowance = Allowance::new(name.clone(), limits, Arc::clone(clock));
+        (name, allowance)
+    };
+    limits.into_iter().map(build).collect()
 }
 
 impl FromIterator<(String, Arc<dyn Provider>)> for Providers {

@@ -177,7 +177,12 @@ pub async fn reconcile(proxy: Arc<Proxy>, ctx: Arc<Ctx>) -> Result<Next, Error> 
         uid = proxy.uid(),
         generation = proxy.metadata.generation,
     );
-    Box::pin(pass(&ctx, &proxy).instrument(span)).await
+    // Why: what creates or deletes goes on when the account's calls run short; what runs can be
+    // looked at later.
+    let urgent = observe::is_in_motion(&proxy);
+    let uid = proxy.uid().unwrap_or_default();
+    let pass = pass(&ctx, &proxy).instrument(span);
+    Box::pin(providers::on_behalf_of(&uid, urgent, pass)).await
 }
 
 /// When a failed pass is repeated.

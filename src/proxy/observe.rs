@@ -497,6 +497,13 @@ impl Observation {
     }
 }
 
+/// Whether an instance is to come or to go, as far as the object tells.
+pub(super) fn is_in_motion(proxy: &Proxy) -> bool {
+    let status = proxy.status.as_ref();
+    let identified = status.is_some_and(|status| status.provider_id.is_some());
+    proxy.metadata.deletion_timestamp.is_some() || !identified || replacement_begun(proxy)
+}
+
 /// Whether the instance is already being drained or deleted to be replaced.
 fn replacement_begun(proxy: &Proxy) -> bool {
     proxy

@@ -25,7 +25,8 @@ use self::clients::{Clients, Source};
 use self::instance::Id;
 use self::request::Insert;
 use super::{
-    Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags, Unread,
+    Allowance, Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags,
+    Unread,
 };
 
 /// How long one request may take. Shorter than the limit of a whole call, so that one zone that
@@ -41,6 +42,7 @@ pub(super) struct Gcp {
     account: GcpAccount,
     source: Arc<Source>,
     clock: Arc<dyn Clock>,
+    allowance: Allowance,
 }
 
 // === impl Gcp ===
@@ -54,6 +56,7 @@ impl Gcp {
         name: &str,
         account: &GcpAccount,
         clock: Arc<dyn Clock>,
+        allowance: Allowance,
     ) -> Result<Self, Error> {
         let file = account.credentials_file.as_deref();
         let source = Source::new(name, file, account.endpoint.as_ref());
@@ -62,6 +65,7 @@ impl Gcp {
             account: account.clone(),
             source,
             clock,
+            allowance,
         })
     }
 
@@ -70,6 +74,7 @@ impl Gcp {
         what: &str,
         request: impl Future<Output = Result<T, ApiError>> + Send,
     ) -> Result<T, Error> {
+        self.allowance.take()?;
         let result = tokio::select! {
             result = request => result,
             () = self.clock.sleep(REQUEST_TIMEOUT) => {

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::account::HetznerAccount;
 use super::error::{self, Failed};
 use super::token::Token;
-use crate::providers::Error;
+use crate::providers::{Allowance, Error};
 
 /// Where the API is.
 const PUBLIC: &str = "https://api.hetzner.cloud";
@@ -28,6 +28,7 @@ pub(super) struct Client {
     base: String,
     token: Token,
     clock: Arc<dyn Clock>,
+    allowance: Allowance,
 }
 
 /// What was answered, read whole.
@@ -48,6 +49,7 @@ impl Client {
         provider: &str,
         account: &HetznerAccount,
         clock: Arc<dyn Clock>,
+        allowance: Allowance,
     ) -> Result<Self, Error> {
         // Why no redirects and no retries: a token goes to the API and nowhere else, and what
         // happens after a failure is the controllers' decision.
@@ -66,6 +68,7 @@ impl Client {
             base: format!("{}/v1", base.trim_end_matches('/')),
             token: Token::new(provider, &account.token_file),
             clock,
+            allowance,
         };
         client.token.header().await?;
         Ok(client)
@@ -126,6 +129,7 @@ impl Client {
     /// The body of a good answer.
     async fn answer(&self, what: &str, request: reqwest::RequestBuilder) -> Result<Vec<u8>, Error> {
         let header = self.token.header().await?;
+        self.allowance.take()?;
         let request = request.header(AUTHORIZATION, header);
         let answer = tokio::select! {
             answer = receive(request) => answer,
@@ -142,12 +146,21 @@ impl Client {
         } = answer.map_err(|error| {
             Error::new(Class::Transient, format!("cannot {what}")).caused_by(error)
         })?;
+        if let Some(remaining) = remaining(&headers) {
+            self.allowance.told(remaining);
+        }
         if status.is_success() {
             return Ok(body);
         }
         let now = self.clock.now();
         Err(error::refused(what, status, &headers, &body, now))
     }
+}
+
+/// How many requests the project has left.
+fn remaining(headers: &HeaderMap) -> Option<u32> {
+    let value = headers.get("ratelimit-remaining")?;
+    value.to_str().ok()?.parse().ok()
 }
 
 async fn receive(request: reqwest::RequestBuilder) -> Result<Answer, Failed> {

@@ -19,7 +19,9 @@ use runtime_kit::{Class, Classify, Clock};
 pub use self::account::HetznerAccount;
 use self::client::Client;
 use self::server::{Actions, CreatedServer, Id, OneAction, OneServer, Server, Servers};
-use super::{Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags};
+use super::{
+    Allowance, Created, Error, Instance, InstanceRequest, InstanceState, Listing, Provider, Tags,
+};
 
 /// Servers on a page of a list, the most that Hetzner Cloud gives.
 const PAGE: u32 = 50;
@@ -41,10 +43,11 @@ impl Hetzner {
         name: &str,
         account: &HetznerAccount,
         clock: Arc<dyn Clock>,
+        allowance: Allowance,
     ) -> Result<Self, Error> {
         Ok(Self {
             account: account.clone(),
-            client: Client::new(name, account, clock).await?,
+            client: Client::new(name, account, clock, allowance).await?,
         })
     }
 
