@@ -35,7 +35,7 @@ use crate::health::Engine;
 use crate::providers::{Providers, Requests, config};
 use crate::proxy::{LeaseApi, Polls, Settings};
 use crate::watch::{Change, SharedWatch, Subscription};
-use crate::{echo, gc, metrics, pool, proxy, secrets};
+use crate::{credentials, echo, gc, metrics, pool, proxy, secrets};
 
 /// The name of the Lease that decides which replica works.
 const LEASE_NAME: &str = "proxy-operator";
@@ -200,7 +200,7 @@ impl Start {
             client.clone(),
             proxies.store(),
             pools.store(),
-            providers,
+            providers.clone(),
             engine.clone(),
             leases,
             events.clone(),
@@ -236,6 +236,12 @@ impl Start {
             tasks.spawn_closing("leadership", leadership.hold(tasks.closing()));
         }
         let secrets_client = client.clone();
+        let (lifted, lifted_refusals) = tokio::sync::mpsc::unbounded_channel();
+        let credentials = credentials::run(Arc::clone(&ctx), providers, Arc::clone(&clock), lifted);
+        let until = shutdown.clone();
+        tasks.spawn_job("watch of credentials", async move {
+            let _stopped = until.run_until_cancelled(credentials).await;
+        });
         let pool_ctx = Arc::new(pool::Ctx::new(client, work.proxies.clone(), events, clock));
         let (secret_changes, secret_wakes) = tokio::sync::mpsc::unbounded_channel();
         let secrets = secrets::run(
@@ -260,6 +266,7 @@ impl Start {
                     UnboundedReceiverStream::new(work.proxy_changes).boxed(),
                     UnboundedReceiverStream::new(work.withheld).boxed(),
                     UnboundedReceiverStream::new(secret_wakes).boxed(),
+                    UnboundedReceiverStream::new(lifted_refusals).boxed(),
                     ReceiverStream::new(transitions).boxed(),
                 ],
                 concurrency,

@@ -2,6 +2,7 @@
 
 pub mod app;
 pub mod args;
+pub mod credentials;
 pub mod echo;
 pub mod events;
 pub mod gc;

@@ -1,10 +1,17 @@
-//! Credentials on a real control plane: generated ones are rotated with their machine, and a changed
-//! Secret applies at once.
+//! Credentials on a real control plane: generated ones are rotated with their machine, a changed
+//! Secret applies at once, and so does a changed credential of a provider.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "provider_contract/fake.rs"]
+#[allow(dead_code, reason = "the contract suite uses all of it")]
+mod fake;
+#[path = "provider_contract/fake_gce.rs"]
+#[allow(dead_code, reason = "the contract suite uses all of it")]
+mod fake_gce;
 mod support;
 
+use self::fake_gce::{FakeGce, key_file};
 use crawl_api::proxy::{Auth, CloudInit, Proxy, ProxySpec, SecretRef};
 use crawl_api::{conditions, names};
 use k8s_openapi::api::core::v1::Secret;
@@ -159,4 +166,41 @@ async fn nothing_is_created_that_would_be_an_open_relay() {
     )
     .await;
     until(&proxies, "odd", "the proxy to be ready", ready).await;
+}
+
+/// Case 70 of the public reports: rotated credentials of a cloud are used without a restart, and what
+/// was refused because of the old ones is tried again at once, not after `--quota-retry`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_was_refused_is_tried_again_when_the_credentials_of_its_provider_change() {
+    let mut site = Site::new("provider-key").await;
+    let fake = FakeGce::start(&[]);
+    fake.accept_keys(&["key-2"]).await;
+    let key = site.cluster.dir().join("key.json");
+    std::fs::write(&key, key_file("key-1")).unwrap();
+    let providers = site.cluster.dir().join("gcp-providers.yaml");
+    let text = format!(
+        "providers:\n- name: gcp\n  type: gcp\n  gcp:\n    project: p-1\n    zones: [europe-west1-b]\n    \
+         credentialsFile: {}\n    endpoint: {}\n",
+        key.display(),
+        fake.url
+    );
+    std::fs::write(&providers, text).unwrap();
+    site.set_flag("--providers-config", providers.to_str().unwrap());
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("p", ProxySpec::managed("gcp"))).await;
+    until(&proxies, "p", "a refusal", |proxy| {
+        proxy.filter(|proxy| {
+            reason(proxy, conditions::PROVISIONED) == conditions::REASON_CREDENTIALS_REJECTED
+        })?;
+        Some(())
+    })
+    .await;
+    assert_eq!(fake.created().await.len(), 0);
+    // As a mounted Secret changes: another file takes the name.
+    let fresh = site.cluster.dir().join("fresh.json");
+    std::fs::write(&fresh, key_file("key-2")).unwrap();
+    std::fs::rename(&fresh, &key).unwrap();
+    until(&proxies, "p", "an instance", |proxy| provider_id(proxy?)).await;
+    assert_eq!(fake.created().await.len(), 1);
 }

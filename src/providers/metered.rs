@@ -1,7 +1,8 @@
 //! The one wrapper around every provider: counts calls, bounds their time, says which of them cannot
-//! wait, and keeps the account quiet for as long as the provider asked.
+//! wait, keeps the account quiet for as long as the provider asked, and lets many looks share a listing.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use async_trait::async_trait;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::{Class, Classify, Clock};
 
-use super::allowance::{Allowance, Exhausted, urgently};
+use super::allowance::{Allowance, Exhausted, for_everybody, urgently};
+use super::snapshot::{Sighting, Snapshot};
 use super::{Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
 
 /// How long one call may take.
@@ -44,6 +46,7 @@ pub struct Metered {
     requests: Requests,
     clock: Arc<dyn Clock>,
     allowance: Allowance,
+    snapshot: Snapshot,
 }
 
 // === impl Metered ===
@@ -63,6 +66,7 @@ impl Metered {
             requests,
             clock,
             allowance,
+            snapshot: Snapshot::default(),
         }
     }
 
@@ -122,15 +126,30 @@ fn label(class: Class) -> &'static str {
 impl Provider for Metered {
     async fn create(&self, request: &InstanceRequest) -> Result<Created, Error> {
         self.allowance.take_create()?;
-        urgently(self.call("create", self.inner.create(request))).await
+        let created = urgently(self.call("create", self.inner.create(request))).await?;
+        self.snapshot.touch(&created.instance.id, &*self.clock);
+        Ok(created)
     }
 
     async fn get(&self, id: &str) -> Result<Option<Instance>, Error> {
         self.call("get", self.inner.get(id)).await
     }
 
+    async fn glance(&self, id: &str, tags: &Tags, age: Duration) -> Result<Sighting, Error> {
+        let list = for_everybody(self.survey(tags));
+        let listed = self.snapshot.find(id, age, &*self.clock, list).await;
+        match listed {
+            Some(instance) => Ok(Sighting::Listed(instance)),
+            None => self.get(id).await.map(Sighting::Asked),
+        }
+    }
+
     async fn delete(&self, id: &str) -> Result<(), Error> {
-        urgently(self.call("delete", self.inner.delete(id))).await
+        // Why twice: the answer may never come, and it takes effect before it comes.
+        self.snapshot.touch(id, &*self.clock);
+        urgently(self.call("delete", self.inner.delete(id))).await?;
+        self.snapshot.touch(id, &*self.clock);
+        Ok(())
     }
 
     async fn survey(&self, tags: &Tags) -> Result<Listing, Error> {
@@ -148,6 +167,10 @@ impl Provider for Metered {
 
     async fn check(&self) -> Result<(), Error> {
         self.call("check", self.inner.check()).await
+    }
+
+    fn credentials_file(&self) -> Option<&Path> {
+        self.inner.credentials_file()
     }
 }
 

@@ -12,9 +12,12 @@ mod gcp;
 mod hetzner;
 mod metered;
 mod mock;
+mod snapshot;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use crawl_api::names;
@@ -25,6 +28,7 @@ use runtime_kit::{Classify, Clock};
 pub use self::allowance::{Allowance, Exhausted, Limits, Rate, on_behalf_of};
 pub use self::error::Error;
 pub use self::metered::{Metered, Requests};
+pub use self::snapshot::Sighting;
 use crate::health::Credentials;
 
 /// A cloud or vendor account that runs instances.
@@ -42,6 +46,12 @@ pub trait Provider: Send + Sync {
 
     /// Reads an instance by its [`Instance::id`]; `None` when it does not exist.
     async fn get(&self, id: &str) -> Result<Option<Instance>, Error>;
+
+    /// Looks at an instance that is expected to run, as [`Self::get`], or in a listing of those that
+    /// carry all these tags, begun no longer than that age ago.
+    async fn glance(&self, id: &str, _tags: &Tags, _age: Duration) -> Result<Sighting, Error> {
+        self.get(id).await.map(Sighting::Asked)
+    }
 
     /// Asks for an instance to go away. One that does not exist is success; one that is on its way
     /// stays visible as [`InstanceState::Stopping`].
@@ -61,6 +71,11 @@ pub trait Provider: Send + Sync {
 
     /// Why an operation failed, if it did. Clouds report lack of quota or stock there.
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error>;
+
+    /// The file that its credentials are read from, if it is one that may change.
+    fn credentials_file(&self) -> Option<&Path> {
+        None
+    }
 
     /// Whether the account answers and accepts the credentials: one read that changes nothing.
     async fn check(&self) -> Result<(), Error>;
@@ -242,7 +257,7 @@ impl Providers {
     /// error: one cloud that is down, or one key that was revoked, is no reason to let the proxies
     /// of the others go without an operator.
     pub async fn check(&self) {
-        for (name, provider) in self.0.iter() {
+        for (name, provider) in self.iter() {
             match provider.check().await {
                 Ok(()) => tracing::info!(provider = name, "the account accepts its credentials"),
                 Err(error) => {
@@ -257,6 +272,13 @@ impl Providers {
     /// The provider of a name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
         self.0.get(name)
+    }
+
+    /// Names and providers, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn Provider>)> {
+        self.0
+            .iter()
+            .map(|(name, provider)| (name.as_str(), provider))
     }
 
     /// The names, in order.

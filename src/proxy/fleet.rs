@@ -5,6 +5,7 @@
 //! and counts creates from zero.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crawl_api::names;
@@ -121,6 +122,13 @@ impl Fleets {
         Ok(())
     }
 
+    /// The proxies of a provider.
+    pub(super) fn of_provider(&self, name: &str) -> Vec<Arc<Proxy>> {
+        let mut proxies = self.proxies.state();
+        proxies.retain(|proxy| proxy.spec.provider.as_deref() == Some(name));
+        proxies
+    }
+
     /// The object shows by now that its replacement has begun.
     pub(super) fn shown(&self, proxy: &Proxy) {
         self.edit(proxy, |book, uid| {
@@ -180,7 +188,7 @@ impl Fleets {
             .collect()
     }
 
-    fn pool_of(&self, proxy: &Proxy) -> Option<std::sync::Arc<ProxyPool>> {
+    fn pool_of(&self, proxy: &Proxy) -> Option<Arc<ProxyPool>> {
         self.pools.get(&crate::pool::owner(proxy)?)
     }
 }

@@ -79,12 +79,13 @@ impl Memory {
         wanted
     }
 
-    /// Ends a hold that is about this.
-    pub(super) fn lift(&self, proxy: &Proxy, about: impl FnOnce(&Failure) -> bool) {
+    /// Ends a hold that is about this; says whether there was one.
+    pub(super) fn lift(&self, proxy: &Proxy, about: impl FnOnce(&Failure) -> bool) -> bool {
         let mut memory = self.0.lock();
-        if let Some(remembered) = memory.get_mut(&proxy.uid().unwrap_or_default()) {
-            remembered.hold = remembered.hold.take().filter(|hold| !about(&hold.failure));
-        }
+        let remembered = memory.get_mut(&proxy.uid().unwrap_or_default());
+        let lifted =
+            remembered.and_then(|remembered| remembered.hold.take_if(|hold| about(&hold.failure)));
+        lifted.is_some()
     }
 
     /// Notes the object's resourceVersion after a write of ours.
@@ -164,9 +165,9 @@ mod tests {
         let memory = Memory::default();
         let proxy = proxy(1, "5");
         memory.hold(&proxy, Duration::from_secs(10), failure());
-        memory.lift(&proxy, |failure| failure.reason != "QuotaExceeded");
+        assert!(!memory.lift(&proxy, |failure| failure.reason != "QuotaExceeded"));
         assert!(memory.held(&proxy, Duration::ZERO).is_some());
-        memory.lift(&proxy, |failure| failure.reason == "QuotaExceeded");
+        assert!(memory.lift(&proxy, |failure| failure.reason == "QuotaExceeded"));
         assert_eq!(memory.held(&proxy, Duration::ZERO), None);
     }
 

@@ -157,6 +157,20 @@ impl Ctx {
         }
     }
 
+    /// The credentials of a provider have changed: what it refused because of the old ones may be
+    /// tried again. The Proxies for which it is.
+    pub fn lift_refusals(&self, provider: &str) -> Vec<ObjectRef<Proxy>> {
+        let refused =
+            |failure: &Failure| matches!(failure.class, Class::Unauthenticated | Class::Forbidden);
+        let proxies = self.fleets.of_provider(provider);
+        let lifted = proxies
+            .iter()
+            .filter(|proxy| self.memory.lift(proxy, refused));
+        lifted
+            .map(|proxy| ObjectRef::from_obj(proxy.as_ref()))
+            .collect()
+    }
+
     /// Forgets what is remembered of an object that is gone.
     pub fn forget(&self, uid: &str) {
         self.health.remove(uid);
@@ -319,12 +333,13 @@ fn settle(ctx: &Ctx, proxy: &Proxy, failure: &Failure) -> Next {
 
 fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> Next {
     let polls = &ctx.settings.polls;
+    let tick = to_tick(ctx.clock.elapsed(), polls.drift);
     let delay = match action {
         Action::Create | Action::Record | Action::AwaitRunning => polls.provisioning,
         Action::Drain(_) | Action::Delete(_) | Action::AwaitGone => polls.deletion,
         Action::Serve if proxy.spec.drain => polls.deletion,
         Action::Serve if !proxy.is_managed() => return Next::await_change(),
-        Action::Serve | Action::Withhold => wait_withheld(observation, polls.drift),
+        Action::Serve | Action::Withhold => wait_withheld(observation, tick),
         // Why: each of these is followed by the next row, and its own write wakes the controller;
         // the delay covers a write that changed nothing.
         Action::AddFinalizer
@@ -345,6 +360,15 @@ fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> 
         },
     };
     Next::requeue(delay)
+}
+
+/// How long until the next of the times at which all proxies are looked at. Why together: they
+/// share a listing then. Once in a while means at least half of it, and less than one and a half.
+fn to_tick(elapsed: Duration, poll: Duration) -> Duration {
+    let since = elapsed.as_nanos() % poll.as_nanos().max(1);
+    let since = Duration::from_nanos(u64::try_from(since).unwrap_or_default());
+    let left = poll.saturating_sub(since);
+    if left < poll / 2 { left + poll } else { left }
 }
 
 /// When what is withheld is looked at again.

@@ -3,6 +3,8 @@
 //! [`observe`] asks the provider, the Secrets, the lease API and the health engine;
 //! [`Observation::situation`] condenses the answers to what the action table knows.
 
+use std::time::Duration;
+
 use crawl_api::proxy::{CloudInit, DeletionPolicy, Proxy};
 use crawl_api::{conditions, names};
 use jiff::{SignedDuration, Timestamp};
@@ -19,7 +21,7 @@ use super::naming;
 use super::plan::{Identity, Lacking, Leases, Life, Permit, Sight, Situation, Standing};
 use super::{Ctx, Failure};
 use crate::health::{Credentials, Verdict};
-use crate::providers::{Instance, InstanceRequest, InstanceState, Provider, Tags};
+use crate::providers::{Instance, InstanceRequest, InstanceState, Provider, Sighting, Tags};
 
 /// What was read in one pass.
 #[derive(Clone, Debug)]
@@ -70,7 +72,7 @@ pub(super) async fn observe(
     } else {
         None
     };
-    ctx.memory.lift(proxy, is_about_secrets);
+    let _was_held = ctx.memory.lift(proxy, is_about_secrets);
     let standing = standing(ctx, proxy, provider.is_some());
     let mut observation = Observation {
         verdict: ctx.health.verdict(&proxy.uid().unwrap_or_default()),
@@ -95,7 +97,7 @@ pub(super) async fn observe(
             let auth = observation.credentials.clone();
             observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
         }
-        observation.instance = instance(ctx, proxy, provider.as_ref()).await?;
+        observation.instance = instance(ctx, proxy, provider.as_ref(), &observation, now).await?;
         if replacement_begun(proxy) {
             ctx.fleets.shown(proxy);
         }
@@ -138,17 +140,36 @@ async fn lease_view(ctx: &Ctx, proxy: &Proxy) -> LeaseView {
     }
 }
 
+/// No look is older.
+const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// The instance, by id or by tag.
+///
+/// A listing that many proxies share answers for one that goes on as its object tells. Whatever
+/// would make a difference is asked of the provider by itself: nothing is ever done, or written,
+/// because of a listing.
 async fn instance(
     ctx: &Ctx,
     proxy: &Proxy,
     provider: &dyn Provider,
+    before: &Observation,
+    now: Timestamp,
 ) -> Result<Option<Instance>, Failure> {
     if let Some(id) = proxy
         .status
         .as_ref()
         .and_then(|status| status.provider_id.as_deref())
     {
-        return Ok(provider.get(id).await?);
+        if is_in_motion(proxy) {
+            return Ok(provider.get(id).await?);
+        }
+        let cluster = ctx.settings.cluster_id.clone();
+        let tags = Tags::from([(names::TAG_CLUSTER.to_owned(), cluster)]);
+        return Ok(match provider.glance(id, &tags, age(ctx, proxy)).await? {
+            Sighting::Asked(instance) => instance,
+            Sighting::Listed(instance) if before.goes_on(proxy, &instance, now) => Some(instance),
+            Sighting::Listed(_) => provider.get(id).await?,
+        });
     }
     // Why: without our finalizer nothing was ever requested, and nothing has to be looked for.
     if !has_finalizer(proxy) {
@@ -158,6 +179,17 @@ async fn instance(
     Ok(found
         .into_iter()
         .min_by_key(|instance| (instance.created, instance.id.clone())))
+}
+
+/// How old a look may be: less than the time to the next one.
+fn age(ctx: &Ctx, proxy: &Proxy) -> Duration {
+    let polls = &ctx.settings.polls;
+    let poll = if proxy.endpoint().is_some() {
+        polls.drift
+    } else {
+        polls.provisioning
+    };
+    (poll / 2).min(MAX_AGE)
 }
 
 /// Whether our finalizer is on the object.
@@ -395,6 +427,32 @@ impl Observation {
             (Drift::Same, false) => Drift::Unknown,
             (Drift::Same, true) if self.rotation_due => Drift::Changed,
             (drift, true | false) => drift,
+        }
+    }
+
+    /// Whether an instance that was seen is in the state that the object tells of, and nothing is to
+    /// be done about it.
+    fn goes_on(&self, proxy: &Proxy, instance: &Instance, now: Timestamp) -> bool {
+        let seen = Self {
+            instance: Some(instance.clone()),
+            ..self.clone()
+        };
+        let provisioned = proxy.condition(conditions::PROVISIONED);
+        let runs = provisioned.is_some_and(|condition| condition.status == "True");
+        let told = proxy.status.as_ref().and_then(|status| status.ip.as_ref());
+        match (seen.drift(proxy), seen.sight(proxy, now)) {
+            (Drift::Same, Sight::Running { failing: false }) => {
+                runs && instance.ip.as_ref() == told
+            },
+            (Drift::Same, Sight::Starting { overdue: false }) => !runs && told.is_none(),
+            (
+                Drift::Same | Drift::Changed | Drift::Unknown,
+                Sight::Missing
+                | Sight::Starting { .. }
+                | Sight::Running { .. }
+                | Sight::Stopping
+                | Sight::Stopped,
+            ) => false,
         }
     }
 

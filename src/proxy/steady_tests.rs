@@ -161,11 +161,22 @@ const DRIFT: Duration = Duration::from_mins(1);
 
 /// An operator that has just started, on the present state of the object.
 fn start(client: &Client, cloud: &Arc<Cloud>, server: &Server) -> Arc<Ctx> {
-    let clock: Arc<dyn Clock> = Arc::new(cloud.clock.clone());
-    let (proxies, mut writer) = reflector::store();
-    writer.apply_watcher_event(&watcher::Event::Apply((*server.read()).clone()));
-    let (pools, _) = reflector::store();
     let provider: Arc<dyn Provider> = Arc::<Cloud>::clone(cloud);
+    start_on(client, &cloud.clock, provider, &[server.read()])
+}
+
+fn start_on(
+    client: &Client,
+    clock: &SteppedClock,
+    provider: Arc<dyn Provider>,
+    objects: &[Arc<Proxy>],
+) -> Arc<Ctx> {
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
+    let (proxies, mut writer) = reflector::store();
+    for object in objects {
+        writer.apply_watcher_event(&watcher::Event::Apply((**object).clone()));
+    }
+    let (pools, _) = reflector::store();
     let providers = [("local".to_owned(), provider)].into_iter().collect();
     let health = health::Config::default();
     let leases = LeaseApi::new(client.clone());
@@ -194,8 +205,8 @@ fn start(client: &Client, cloud: &Arc<Cloud>, server: &Server) -> Arc<Ctx> {
     ))
 }
 
-#[tokio::test]
-async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
+/// A Proxy whose instance runs, and the API server and the cloud that have it.
+async fn settled() -> (Client, Arc<Server>, Arc<Cloud>) {
     let mut proxy = Proxy::new("p", ProxySpec::managed("local"));
     proxy.metadata.namespace = Some("fleet".into());
     proxy.metadata.uid = Some("uid".into());
@@ -221,6 +232,12 @@ async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
     let status = healthy.status.get_or_insert_default();
     c::set(&mut status.conditions, good, Some(1), cloud.clock.now());
     *server.proxy.lock() = serde_json::to_value(&healthy).unwrap();
+    (client, server, cloud)
+}
+
+#[tokio::test]
+async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
+    let (client, server, cloud) = settled().await;
     let second = start(&client, &cloud, &server);
     for _ in 0..3 {
         reconcile(server.read(), Arc::clone(&second)).await.unwrap();
@@ -243,4 +260,129 @@ async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
     server.proxy.lock()["metadata"]["generation"] = json!(2);
     reconcile(server.read(), second).await.unwrap();
     assert!(server.counts().0 > before.0.0 && server.counts().1 > before.0.1);
+}
+
+/// A project with many instances; it counts requests, and refuses what its account does not allow.
+struct Region {
+    instances: std::collections::BTreeMap<String, Instance>,
+    allowance: providers::Allowance,
+    requests: AtomicUsize,
+}
+
+/// Instances on a page of a list.
+const PAGE: usize = 500;
+
+impl Region {
+    fn request(&self) -> Result<(), providers::Error> {
+        self.allowance.take()?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Provider for Region {
+    async fn create(&self, request: &InstanceRequest) -> Result<Created, providers::Error> {
+        panic!("{request:?}")
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<Instance>, providers::Error> {
+        self.request()?;
+        Ok(self.instances.get(id).cloned())
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), providers::Error> {
+        panic!("{id}")
+    }
+
+    async fn survey(&self, tags: &Tags) -> Result<Listing, providers::Error> {
+        for _ in 0..self.instances.len().div_ceil(PAGE) {
+            self.request()?;
+        }
+        let fits = |instance: &&Instance| {
+            tags.iter()
+                .all(|tag| instance.tags.iter().any(|t| t == tag))
+        };
+        Ok(Listing {
+            instances: self.instances.values().filter(fits).cloned().collect(),
+            unread: Vec::new(),
+        })
+    }
+
+    async fn operation_error(&self, _: &str) -> Result<Option<providers::Error>, providers::Error> {
+        Ok(None)
+    }
+
+    async fn check(&self) -> Result<(), providers::Error> {
+        Ok(())
+    }
+}
+
+/// Case 63 of the public reports: asked for one by one, a thousand proxies need 60,000 calls an hour,
+/// and a project has 3,600.
+#[tokio::test]
+async fn an_hour_of_a_thousand_proxies_costs_a_listing_a_minute() {
+    const PROXIES: usize = 1_000;
+    let (client, server, cloud) = settled().await;
+    let one = server.read();
+    let instance = cloud.instance.lock().clone().unwrap();
+    let mut objects = Vec::new();
+    let mut instances = std::collections::BTreeMap::new();
+    for index in 0..PROXIES {
+        let (uid, id) = (format!("uid-{index}"), format!("cloud://a/{index}"));
+        let mut proxy = Proxy::clone(&one);
+        proxy.metadata.name = Some(format!("p-{index}"));
+        proxy.metadata.uid = Some(uid.clone());
+        let status = proxy.status.get_or_insert_default();
+        status.provider_id = Some(id.clone());
+        let runs = Statement::new(
+            c::PROVISIONED,
+            true,
+            c::REASON_CREATED,
+            format!("instance {id} runs"),
+        );
+        c::set(&mut status.conditions, runs, Some(1), cloud.clock.now());
+        objects.push(Arc::new(proxy));
+        let mut instance = Instance {
+            id: id.clone(),
+            ..instance.clone()
+        };
+        instance
+            .tags
+            .insert(crawl_api::names::TAG_PROXY_UID.into(), uid);
+        instances.insert(id, instance);
+    }
+    let clock: Arc<dyn Clock> = Arc::new(cloud.clock.clone());
+    let limits = providers::Limits {
+        calls: providers::Rate::new(3_600, Duration::from_hours(1), u32::MAX),
+        creates: None,
+    };
+    let allowance = providers::Allowance::new("region", limits, Arc::clone(&clock));
+    let region = Arc::new(Region {
+        instances,
+        allowance: allowance.clone(),
+        requests: AtomicUsize::new(0),
+    });
+    let requests = providers::Requests::register(&Registry::new()).unwrap();
+    let inner: Arc<dyn Provider> = Arc::<Region>::clone(&region);
+    let metered = providers::Metered::new("local".into(), inner, requests, clock, allowance);
+    let ctx = start_on(&client, &cloud.clock, Arc::new(metered), &objects);
+
+    let before = server.counts();
+    let polls = 60;
+    for _ in 0..polls {
+        cloud.clock.advance(DRIFT);
+        for proxy in &objects {
+            let next = reconcile(Arc::clone(proxy), Arc::clone(&ctx))
+                .await
+                .unwrap();
+            assert_eq!(next, Next::requeue(DRIFT));
+        }
+    }
+    assert_eq!(server.counts(), before, "nothing was written");
+    let made = region.requests.load(Ordering::Relaxed);
+    println!("{PROXIES} proxies, an hour, a look a minute: {made} requests to the provider");
+    // One is asked for by itself before a listing pays.
+    let allowed = polls * (PROXIES.div_ceil(PAGE) + 1);
+    assert!((polls..=allowed).contains(&made), "{made}");
 }

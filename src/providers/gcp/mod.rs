@@ -10,6 +10,7 @@ mod instance;
 mod request;
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -312,6 +313,10 @@ impl Provider for Gcp {
             Err(error) if error.class() == Class::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn credentials_file(&self) -> Option<&Path> {
+        self.account.credentials_file.as_deref()
     }
 
     async fn check(&self) -> Result<(), Error> {
