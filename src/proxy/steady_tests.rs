@@ -195,6 +195,7 @@ fn start_on(
         Settings {
             cluster_id: "cluster".into(),
             name_prefix: "proxy-".into(),
+            dry_run: false,
             polls: Polls {
                 provisioning: poll,
                 deletion: poll,
@@ -205,8 +206,9 @@ fn start_on(
     ))
 }
 
-/// A Proxy whose instance runs, and the API server and the cloud that have it.
-async fn settled() -> (Client, Arc<Server>, Arc<Cloud>) {
+/// A Proxy that is ready, the API server and the cloud that have it, and an operator that has taken
+/// over.
+async fn settled() -> (Client, Arc<Server>, Arc<Cloud>, Arc<Ctx>) {
     let mut proxy = Proxy::new("p", ProxySpec::managed("local"));
     proxy.metadata.namespace = Some("fleet".into());
     proxy.metadata.uid = Some("uid".into());
@@ -232,18 +234,17 @@ async fn settled() -> (Client, Arc<Server>, Arc<Cloud>) {
     let status = healthy.status.get_or_insert_default();
     c::set(&mut status.conditions, good, Some(1), cloud.clock.now());
     *server.proxy.lock() = serde_json::to_value(&healthy).unwrap();
-    (client, server, cloud)
-}
-
-#[tokio::test]
-async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
-    let (client, server, cloud) = settled().await;
     let second = start(&client, &cloud, &server);
     for _ in 0..3 {
         reconcile(server.read(), Arc::clone(&second)).await.unwrap();
     }
     assert_eq!(server.read().phase(), Phase::Ready);
+    (client, server, cloud, second)
+}
 
+#[tokio::test]
+async fn an_hour_in_which_nothing_happens_changes_nothing_anywhere() {
+    let (_client, server, cloud, second) = settled().await;
     let before = (server.counts(), cloud.mutations.load(Ordering::Relaxed));
     let reads = cloud.reads.load(Ordering::Relaxed);
     for _ in 0..60 {
@@ -323,7 +324,7 @@ impl Provider for Region {
 #[tokio::test]
 async fn an_hour_of_a_thousand_proxies_costs_a_listing_a_minute() {
     const PROXIES: usize = 1_000;
-    let (client, server, cloud) = settled().await;
+    let (client, server, cloud, _) = settled().await;
     let one = server.read();
     let instance = cloud.instance.lock().clone().unwrap();
     let mut objects = Vec::new();
