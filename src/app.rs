@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -34,6 +34,7 @@ use crate::events::Events;
 use crate::health::Engine;
 use crate::providers::{Providers, Requests, config};
 use crate::proxy::{LeaseApi, Polls, Settings};
+use crate::views::{self, Views};
 use crate::watch::{Change, SharedWatch, Subscription};
 use crate::{credentials, echo, gc, metrics, pool, proxy, secrets};
 
@@ -76,7 +77,14 @@ async fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
 
     let health = Health::new();
     let connected = health.ready_flag("kube-apiserver", "not connected yet");
+    let ctx = Arc::new(OnceLock::new());
+    let views = Views {
+        providers: providers.clone(),
+        ctx: Arc::clone(&ctx),
+        clock: Arc::clone(&clock),
+    };
     let admin = AdminServer::bind(args.bind_address, health.clone(), registry.clone()).await?;
+    let admin = admin.with(views::routes(views));
     tracing::info!(address = %admin.address(), "serving /healthz, /readyz and /metrics");
     supervisor.spawn_closing("admin endpoints", admin.serve(supervisor.closing()));
 
@@ -88,6 +96,7 @@ async fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
         providers,
         health,
         connected,
+        ctx,
         tasks: supervisor.spawner(),
     };
     supervisor.spawn_job("start", start.run());
@@ -103,6 +112,8 @@ struct Start {
     providers: Providers,
     health: Health,
     connected: runtime_kit::admin::ReadyFlag,
+    /// Set as soon as there is one, for the views.
+    ctx: Arc<OnceLock<Arc<proxy::Ctx>>>,
     tasks: Spawner,
 }
 
@@ -135,6 +146,7 @@ impl Start {
             providers,
             health,
             connected: _,
+            ctx: shown,
             tasks,
         } = self;
         let Connection { client, config } = connection;
@@ -193,7 +205,10 @@ impl Start {
             args.namespaces.clone(),
             cluster_id.clone(),
             Arc::clone(&clock),
-            args.gc.clone(),
+            gc::Flags {
+                dry_run: args.gc.dry_run || args.dry_run,
+                ..args.gc.clone()
+            },
             &registry,
         )?;
         let ctx = Arc::new(proxy::Ctx::new(
@@ -207,6 +222,7 @@ impl Start {
             Arc::clone(&clock),
             settings(&args, cluster_id),
         ));
+        let ctx = Arc::clone(shown.get_or_init(|| ctx));
         let forgetful = Arc::clone(&ctx);
         proxies.listen(move |proxy, change| {
             if change == Change::Deleted {
@@ -331,6 +347,7 @@ fn settings(args: &OperatorArgs, cluster_id: String) -> Settings {
     Settings {
         cluster_id,
         name_prefix: args.instance_name_prefix.clone(),
+        dry_run: args.dry_run,
         polls: Polls {
             provisioning: args.provisioning_poll,
             deletion: args.deletion_poll,

@@ -83,6 +83,10 @@ pub struct OperatorArgs {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub quota_retry: Duration,
 
+    /// Create and delete no instance: log what would be, and say so in status.
+    #[arg(long)]
+    pub dry_run: bool,
+
     /// What the names of instances begin with; at most 40 lower-case letters, digits and dashes.
     #[arg(long, value_name = "PREFIX", default_value = "proxy-", value_parser = name_prefix)]
     pub instance_name_prefix: String,

@@ -12,6 +12,7 @@ pub mod pool;
 pub mod providers;
 pub mod proxy;
 pub mod secrets;
+pub mod views;
 pub mod watch;
 
 /// As whom the operator writes: what managedFields of an object say.

@@ -7,6 +7,7 @@ mod support;
 
 use crawl_api::conditions as c;
 use crawl_api::names;
+use crawl_api::operator_view::{ProvidersView, ProxyView};
 use crawl_api::pool::{LeasePolicy, ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{DeletionPolicy, Proxy, ProxySpec};
 use devcluster::wait_for;
@@ -19,7 +20,7 @@ use mock_cloud::model::{CreateInstance, Instance, Labels, ListInstances};
 use mock_cloud::records::EverCreated;
 use runtime_kit::{Clock, SystemClock};
 use serde_json::json;
-use support::{Site, TIMEOUT, create, gone, proxy, ready, reason, uid_label, until};
+use support::{Site, TIMEOUT, binary, create, gone, proxy, ready, reason, uid_label, until};
 
 async fn patch(site: &Site, name: &str, change: serde_json::Value) {
     let patched = site
@@ -332,4 +333,111 @@ async fn an_instance_that_nobody_owns_is_deleted_and_no_other() {
     assert!(books(&site, &live).await[0].deleted_at.is_none());
     let deleted = r#"proxy_operator_gc_deleted_total{provider="local"}"#;
     assert!(operator.metric(deleted).await >= 1.0);
+}
+
+/// Case 64 of the public reports: what would be called is shown, and nothing is called.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_creates_and_deletes_nothing_and_the_next_run_does_what_it_told() {
+    let site = Site::new("dryrun").await;
+    let proxies = site.proxies();
+    let dry = || site.operator_with(&["--no-leader-elect", "--dry-run"]);
+
+    let operator = dry();
+    create(&proxies, &proxy("p", ProxySpec::managed("local"))).await;
+    let waiting = until(&proxies, "p", "the dry run", withheld(c::REASON_DRY_RUN)).await;
+    let message = &waiting.condition(c::WITHHELD).unwrap().message;
+    assert!(message.contains("create instance proxy-"), "{message}");
+    let logged = operator
+        .process
+        .wait_for_log("dry run: a call is not made", TIMEOUT);
+    logged.await.unwrap();
+    assert!(books(&site, &waiting).await.is_empty());
+    drop(operator);
+
+    let operator = site.operator();
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    assert!(first.condition(c::WITHHELD).is_none());
+    drop(operator);
+
+    let operator = dry();
+    patch(&site, "p", json!({"spec": {"port": 3300}})).await;
+    let kept = until(&proxies, "p", "the dry run", withheld(c::REASON_DRY_RUN)).await;
+    assert_eq!((id(&kept), kept.is_healthy()), (id(&first), true));
+    proxies.delete("p", &DeleteParams::default()).await.unwrap();
+    let would = format!("delete instance {} (Deleting)", id(&first));
+    until(&proxies, "p", "the deletion", |proxy| {
+        let message = &proxy?.condition(c::WITHHELD)?.message;
+        message.contains(&would).then_some(())
+    })
+    .await;
+    assert!(books(&site, &first).await[0].deleted_at.is_none());
+    drop(operator);
+
+    let _operator = site.operator();
+    until(&proxies, "p", "the object to be gone", gone).await;
+    assert_eq!(books(&site, &first).await.len(), 1);
+}
+
+/// Case 71 of the public reports: the provider's view of a proxy beside its object.
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_shows_what_the_provider_says_beside_the_object() {
+    let site = Site::new("views").await;
+    let operator = site.operator();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("p", ProxySpec::managed("local"))).await;
+    let found = until(&proxies, "p", "the proxy to be ready", ready).await;
+
+    let (code, text) = operator.get("/proxies/views/p").await;
+    assert_eq!(code, 200, "{text}");
+    let view: ProxyView = serde_json::from_str(&text).unwrap();
+    let instance = view.instance.unwrap();
+    assert_eq!(
+        (instance.id, instance.state.as_str()),
+        (id(&found), "Running")
+    );
+    assert_eq!(view.probe.unwrap().healthy, Some(true));
+    assert_eq!(operator.get("/proxies/views/q").await.0, 404);
+
+    let url = format!("http://{}", operator.admin);
+    let doctor = |args: &[&str]| {
+        let mut command = std::process::Command::new(binary("kubectl-px", "kubectl-px"));
+        command
+            .env("KUBECONFIG", site.cluster.kubeconfig_path())
+            .args(["doctor", "-n", "views", "--operator-url", &url])
+            .args(args);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let account = format!(
+        "mock http://{}/ accepts its credentials",
+        site.cloud.address
+    );
+    let text = doctor(&[]);
+    assert!(text.contains(&account), "{text}");
+    // Behind the operator's back, which leaves it alone: the object still says that it runs.
+    patch(&site, "p", json!({"spec": {"paused": true}})).await;
+    until(&proxies, "p", "the pause", withheld(c::REASON_PAUSED)).await;
+    let (zone, key) = key(&found);
+    site.cloud.client.delete(&zone, &key).await.unwrap();
+    let gone = async || {
+        let (_, text) = operator.get("/proxies/views/p").await;
+        let view: ProxyView = serde_json::from_str(&text).unwrap();
+        Ok(view.instance.is_none().then_some(()))
+    };
+    wait_for("the instance to be gone", TIMEOUT, gone)
+        .await
+        .unwrap();
+    let text = doctor(&["p"]);
+    let live = text.split("LIVE").nth(1).unwrap();
+    assert!(live.contains(": no instance\nprobes: "), "{text}");
+    assert!(text.contains("local: Created"), "{text}");
+
+    // An account that is down is told, and what it said.
+    site.cloud.process.kill9().unwrap();
+    let text = doctor(&[]);
+    assert!(text.contains("FAIL  account of local"), "{text}");
+    let (code, text) = operator.get("/providers").await;
+    assert_eq!(code, 200, "{text}");
+    let views: ProvidersView = serde_json::from_str(&text).unwrap();
+    let refusal = views.providers[0].refusal.clone().unwrap();
+    assert_eq!(refusal.reason, c::REASON_PROVIDER_ERROR);
 }

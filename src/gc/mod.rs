@@ -41,7 +41,7 @@ pub struct Flags {
     pub min_age: Duration,
 
     /// Log what would be deleted because no Proxy owns it, and delete nothing.
-    #[arg(long = "gc-dry-run")]
+    #[arg(id = "gc_dry_run", long = "gc-dry-run")]
     pub dry_run: bool,
 
     /// Look for instances that no Proxy owns also when --namespaces restricts the view; only those

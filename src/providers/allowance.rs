@@ -345,6 +345,11 @@ impl Allowance {
         }
     }
 
+    /// Type and account, as in messages.
+    pub(super) fn account(&self) -> &str {
+        &self.0.name
+    }
+
     /// How many calls may be made at once now; none: there is no limit.
     pub fn left(&self) -> Option<u32> {
         let rate = self.0.limits.calls?;

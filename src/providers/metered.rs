@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
+use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::{Class, Classify, Clock};
 
 use super::allowance::{Allowance, Exhausted, for_everybody, urgently};
 use super::snapshot::{Sighting, Snapshot};
-use super::{Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
+use super::{AccountState, Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
 
 /// How long one call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,6 +49,14 @@ pub struct Metered {
     clock: Arc<dyn Clock>,
     allowance: Allowance,
     snapshot: Snapshot,
+    quota_errors: Mutex<QuotaErrors>,
+}
+
+/// Lack of quota or stock, as far as it was told.
+#[derive(Debug, Default)]
+struct QuotaErrors {
+    count: u64,
+    last: Option<(Timestamp, String)>,
 }
 
 // === impl Metered ===
@@ -67,6 +77,7 @@ impl Metered {
             clock,
             allowance,
             snapshot: Snapshot::default(),
+            quota_errors: Mutex::default(),
         }
     }
 
@@ -99,12 +110,24 @@ impl Metered {
             if error.class() == Class::RateLimited {
                 self.allowance.rest(error.wait().unwrap_or(DEFAULT_REST));
             }
+            self.note_quota(error);
         }
         let outcome = error.map_or("ok", |error| label(error.class()));
         self.requests
             .0
             .with_label_values(&[self.name.as_str(), op, outcome])
             .inc();
+    }
+
+    /// Operations tell of quota too, and they are no failed calls.
+    fn note_quota(&self, error: &Error) {
+        if error.class() != Class::Quota {
+            return;
+        }
+        let text = runtime_kit::chain(error).to_string();
+        let mut noted = self.quota_errors.lock();
+        noted.count += 1;
+        noted.last = Some((self.clock.now(), text));
     }
 }
 
@@ -161,8 +184,23 @@ impl Provider for Metered {
     }
 
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error> {
-        self.call("operation", self.inner.operation_error(operation))
-            .await
+        let call = self.inner.operation_error(operation);
+        let told = self.call("operation", call).await?;
+        if let Some(error) = &told {
+            self.note_quota(error);
+        }
+        Ok(told)
+    }
+
+    fn account(&self) -> AccountState {
+        let QuotaErrors { count, last } = &*self.quota_errors.lock();
+        AccountState {
+            account: self.allowance.account().to_owned(),
+            calls_left: self.allowance.left(),
+            resting: self.allowance.resting(),
+            quota_errors: *count,
+            last_quota_error: last.clone(),
+        }
     }
 
     async fn check(&self) -> Result<(), Error> {

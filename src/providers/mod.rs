@@ -72,6 +72,11 @@ pub trait Provider: Send + Sync {
     /// Why an operation failed, if it did. Clouds report lack of quota or stock there.
     async fn operation_error(&self, operation: &str) -> Result<Option<Error>, Error>;
 
+    /// What its account is known to be like, without asking it.
+    fn account(&self) -> AccountState {
+        AccountState::default()
+    }
+
     /// The file that its credentials are read from, if it is one that may change.
     fn credentials_file(&self) -> Option<&Path> {
         None
@@ -79,6 +84,21 @@ pub trait Provider: Send + Sync {
 
     /// Whether the account answers and accepts the credentials: one read that changes nothing.
     async fn check(&self) -> Result<(), Error>;
+}
+
+/// What is known of an account without asking it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccountState {
+    /// Type and account.
+    pub account: String,
+    /// How many calls may be made at once now; none: there is no limit.
+    pub calls_left: Option<u32>,
+    /// How long it asked to be left alone yet.
+    pub resting: Duration,
+    /// How often quota or stock was lacking.
+    pub quota_errors: u64,
+    /// When that was last, and what was said.
+    pub last_quota_error: Option<(Timestamp, String)>,
 }
 
 /// Names and values attached to an instance: lower-case letters, digits and inner dashes, at most

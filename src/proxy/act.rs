@@ -95,6 +95,7 @@ pub(super) async fn act(
             }
             Effect::Nothing
         },
+        Action::Delete(_) if observation.is_dry_run() => Effect::Nothing,
         Action::Delete(cause) => {
             if cause == Cause::ProvisioningTimedOut {
                 ctx.fleets.create_failed(proxy, ctx.clock.elapsed());

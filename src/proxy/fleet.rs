@@ -122,6 +122,11 @@ impl Fleets {
         Ok(())
     }
 
+    /// A proxy by name.
+    pub(super) fn proxy(&self, reference: &ObjectRef<Proxy>) -> Option<Arc<Proxy>> {
+        self.proxies.get(reference)
+    }
+
     /// The proxies of a provider.
     pub(super) fn of_provider(&self, name: &str) -> Vec<Arc<Proxy>> {
         let mut proxies = self.proxies.state();

@@ -8,6 +8,7 @@ mod act;
 mod budget;
 pub mod cloud_init;
 mod drain;
+mod dry_run;
 mod fleet;
 mod hash;
 mod leases;
@@ -20,6 +21,7 @@ mod status;
 mod status_tests;
 #[cfg(test)]
 mod steady_tests;
+mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Settings {
     pub cluster_id: String,
     /// What the names of instances begin with.
     pub name_prefix: String,
+    /// Whether what would be created or deleted is only told.
+    pub dry_run: bool,
     /// When a Proxy is looked at again.
     pub polls: Polls,
 }
@@ -229,8 +233,12 @@ async fn pass(ctx: &Ctx, proxy: &Proxy) -> Result<Next, Error> {
     }
     let now = ctx.clock.now();
     let (observation, action, acted) = match Box::pin(observe::observe(ctx, proxy, now)).await {
-        Ok(observation) => {
+        Ok(mut observation) => {
             let action = plan::plan(&observation.situation(proxy, now));
+            let deletes = matches!(action, Action::Delete(_));
+            if observation.is_dry_run() || (ctx.settings.dry_run && deletes) {
+                observation.withheld = Some(dry_run::withheld(proxy, &observation, action));
+            }
             let acted = Box::pin(act::act(ctx, proxy, &observation, action)).await?;
             (observation, action, acted)
         },
@@ -334,6 +342,9 @@ fn settle(ctx: &Ctx, proxy: &Proxy, failure: &Failure) -> Next {
 fn next(ctx: &Ctx, proxy: &Proxy, observation: &Observation, action: Action) -> Next {
     let polls = &ctx.settings.polls;
     let tick = to_tick(ctx.clock.elapsed(), polls.drift);
+    if observation.is_dry_run() {
+        return Next::requeue(tick);
+    }
     let delay = match action {
         Action::Create | Action::Record | Action::AwaitRunning => polls.provisioning,
         Action::Drain(_) | Action::Delete(_) | Action::AwaitGone => polls.deletion,

@@ -15,6 +15,7 @@ use runtime_kit::{Class, Classify};
 use super::budget::Withheld;
 use super::cloud_init::{self, Values};
 use super::drain::{self, Drain, LeaseView};
+use super::dry_run;
 use super::fleet::Request;
 use super::hash::{self, Drift};
 use super::naming;
@@ -101,9 +102,12 @@ pub(super) async fn observe(
         if replacement_begun(proxy) {
             ctx.fleets.shown(proxy);
         }
-        observation.withheld = observation
-            .request(proxy, now)
-            .and_then(|request| ctx.fleets.ask(proxy, request, &*ctx.clock).err());
+        observation.withheld = observation.request(proxy, now).and_then(|request| {
+            if ctx.settings.dry_run {
+                return Some(dry_run::undecided());
+            }
+            ctx.fleets.ask(proxy, request, &*ctx.clock).err()
+        });
     }
     Ok(observation)
 }
@@ -201,7 +205,7 @@ pub(super) fn has_finalizer(proxy: &Proxy) -> bool {
 }
 
 /// The tags by which the instance of a Proxy is found.
-fn identity_tags(ctx: &Ctx, proxy: &Proxy) -> Tags {
+pub(super) fn identity_tags(ctx: &Ctx, proxy: &Proxy) -> Tags {
     Tags::from([
         (
             names::TAG_CLUSTER.to_owned(),
@@ -428,6 +432,12 @@ impl Observation {
             (Drift::Same, true) if self.rotation_due => Drift::Changed,
             (drift, true | false) => drift,
         }
+    }
+
+    /// Whether something is withheld because of `--dry-run`.
+    pub(super) fn is_dry_run(&self) -> bool {
+        let withheld = self.withheld.as_ref();
+        withheld.is_some_and(|withheld| withheld.reason == conditions::REASON_DRY_RUN)
     }
 
     /// Whether an instance that was seen is in the state that the object tells of, and nothing is to

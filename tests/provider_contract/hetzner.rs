@@ -424,13 +424,18 @@ async fn a_list_is_read_to_its_last_page() {
 async fn requests_that_are_used_up_let_the_account_rest_for_less_than_the_hour() {
     let site = HetznerSite::start().await;
     site.fake.play("requests-used-up").await;
-    // The limit is one of the project: what was called before counts as well.
+    // The limit is one of the project: what was called before counts as well. Answers say what is
+    // left, so it is not called any more before it has to refuse.
     let error = until("the requests are used up", async || {
         site.provider.check().await.err()
     })
     .await;
     assert_eq!(error.class(), Class::RateLimited);
-    assert_eq!(error.wait(), Some(Duration::from_mins(1)));
+    let wait = error.wait().unwrap();
+    assert!(
+        !wait.is_zero() && wait < Duration::from_hours(1),
+        "{wait:?}"
+    );
     site.finish().await;
 }
 

@@ -167,6 +167,8 @@ pub const REASON_REMEDIATION_BACKOFF: &str = "RemediationBackoff";
 pub const REASON_MASS_EXTERNAL_DELETION: &str = "MassExternalDeletion";
 /// The pool's limits.createsPerHour is used up.
 pub const REASON_CREATE_LIMIT: &str = "CreateLimit";
+/// The operator runs with `--dry-run`: what would be created or deleted is only logged.
+pub const REASON_DRY_RUN: &str = "DryRun";
 /// Several instances in a row could not be created; attempts are spaced out.
 pub const REASON_CREATES_FAILING: &str = "CreatesFailing";
 

@@ -15,6 +15,7 @@ pub mod crds;
 pub mod endpoint;
 pub mod lease;
 pub mod names;
+pub mod operator_view;
 pub mod pool;
 pub mod proxy;
 pub mod report;

@@ -235,6 +235,7 @@ async fn a_fleet_is_marked_drained_resumed_and_examined() {
         "LEASES",
         "local: QuotaExceeded",
         "zone a",
+        "LIVE\nnot asked; to have the provider and the probes asked now: kubectl port-forward",
         "Withheld=True since 2030-03-17T17:46:40Z",
         "NEXT\n",
         "kubectl px resume POOL",
@@ -259,6 +260,8 @@ async fn a_fleet_is_marked_drained_resumed_and_examined() {
         "MassExternalDeletion: default/us-1",
         "-> find out who deleted the instances",
         "3 of 3 are ready",
+        "known to the operator only",
+        "--operator-url",
     ] {
         assert!(text.contains(part), "{part:?} not in {text}{stderr}");
     }

@@ -1,17 +1,18 @@
 //! The endpoints a process shows to its platform: `/healthz`, `/readyz` and `/metrics`.
 //!
 //! Binaries build one [`Health`], hand parts of it to whoever knows whether something works, and
-//! serve it with [`AdminServer`]. Plain HTTP: meant for loopback and for the kubelet; `/metrics` is
-//! answered to loopback peers only.
+//! serve it with [`AdminServer`]. Plain HTTP: meant for loopback and for the kubelet; `/metrics`, and
+//! what a binary adds, is answered to loopback peers only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Query, State};
+use axum::Router;
+use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
 use parking_lot::RwLock;
 use prometheus::{Registry, TextEncoder};
 use serde::Deserialize;
@@ -160,6 +161,15 @@ impl AdminServer {
         })
     }
 
+    /// Serves these routes too, to loopback peers only.
+    #[must_use]
+    pub fn with(self, routes: Router) -> Self {
+        Self {
+            router: self.router.merge(for_loopback(routes)),
+            ..self
+        }
+    }
+
     /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -185,11 +195,24 @@ pub fn router(health: Health, registry: Registry) -> Router {
         .route("/livez", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
-        .merge(
+        .merge(for_loopback(
             Router::new()
                 .route("/metrics", get(metrics))
                 .with_state(registry),
-        )
+        ))
+}
+
+fn for_loopback(routes: Router) -> Router {
+    routes.route_layer(middleware::from_fn(only_loopback))
+}
+
+async fn only_loopback(request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    if peer.is_some_and(|ConnectInfo(peer)| is_loopback(peer.ip())) {
+        return next.run(request).await;
+    }
+    let message = "this is answered to loopback peers only\n";
+    (StatusCode::FORBIDDEN, message).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -230,15 +253,7 @@ fn render_checks(
     (code, body).into_response()
 }
 
-async fn metrics(
-    State(registry): State<Registry>,
-    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
-) -> Response {
-    let loopback = peer.is_some_and(|Extension(ConnectInfo(peer))| is_loopback(peer.ip()));
-    if !loopback {
-        let message = "metrics are answered to loopback peers only\n";
-        return (StatusCode::FORBIDDEN, message).into_response();
-    }
+async fn metrics(State(registry): State<Registry>) -> Response {
     match TextEncoder::new().encode_to_string(&registry.gather()) {
         Ok(text) => (
             [(

@@ -11,6 +11,7 @@ mod request;
 mod server;
 mod token;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -222,6 +223,10 @@ impl Provider for Hetzner {
             Err(error) if error.class() == Class::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn credentials_file(&self) -> Option<&Path> {
+        Some(&self.account.token_file)
     }
 
     async fn check(&self) -> Result<(), Error> {

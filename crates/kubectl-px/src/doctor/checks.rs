@@ -12,10 +12,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::ListParams;
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, ResourceExt};
 use runtime_kit::{Clock, SystemClock, chain};
 
 use super::next::{provisioning_remedy, withheld_remedy};
+use super::operator::{self, Operator};
 use super::report::{Finding, Level};
 use crate::failure::Failure;
 use crate::fleet::ask;
@@ -77,7 +78,7 @@ pub(crate) async fn run(
     findings.extend(judge_providers(&proxies));
     findings.extend(judge_proxies(&proxies));
     findings.extend(judge_holds(&proxies, &pools));
-    findings.push(orphans(operator_url).await);
+    findings.extend(known_to_the_operator(operator_url).await);
     Ok(findings)
 }
 
@@ -356,35 +357,26 @@ fn judge_holds(proxies: &[Proxy], pools: &[ProxyPool]) -> Vec<Finding> {
     findings
 }
 
-/// Only the operator knows of instances without objects.
-async fn orphans(url: Option<&str>) -> Finding {
+/// Only the operator can ask accounts, and knows of instances without objects.
+async fn known_to_the_operator(url: Option<&str>) -> Vec<Finding> {
     let Some(url) = url else {
-        return Finding::new(
-            Level::Note,
-            "orphans",
-            "instances without an object are known to the operator only",
-        )
-        .remedy(
-            "kubectl port-forward -n NAMESPACE POD 8080, and --operator-url \
-             http://127.0.0.1:8080",
-        );
+        let message = "what providers say themselves, and instances without an object, are known \
+            to the operator only";
+        return vec![Finding::new(Level::Note, "operator", message).remedy(operator::HOW)];
     };
-    match read_metrics(url).await {
+    let endpoint = match Operator::at(url) {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            let message = format!("{url}: {error}");
+            return vec![Finding::new(Level::Warn, "operator", message)];
+        },
+    };
+    let mut findings = operator::providers(&endpoint).await;
+    findings.push(match endpoint.text("/metrics").await {
         Ok(text) => judge_orphans(&text),
         Err(error) => Finding::new(Level::Warn, "orphans", format!("{url}: {error}")),
-    }
-}
-
-async fn read_metrics(url: &str) -> Result<String, String> {
-    let uri: http::Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
-    let mut config = Config::new(uri);
-    config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| chain(&error).to_string())?;
-    let request = http::Request::get("/metrics")
-        .body(Vec::new())
-        .map_err(|error| error.to_string())?;
-    let answer = client.request_text(request).await;
-    answer.map_err(|error| chain(&error).to_string())
+    });
+    findings
 }
 
 const ORPHANS: &str = "proxy_operator_gc_orphans";

@@ -6,6 +6,7 @@
 mod checks;
 mod next;
 mod one;
+mod operator;
 mod report;
 
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ pub(crate) struct Doctor {
     operator_namespace: String,
 
     /// Where the operator's admin endpoint can be reached, like http://127.0.0.1:8080 behind kubectl
-    /// port-forward; without it: what only the operator knows is left out.
+    /// port-forward; without it: what only the operator can find out is left out.
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     operator_url: Option<String>,
 
@@ -64,7 +65,7 @@ impl Doctor {
     async fn examine(&self) -> Result<Level, Failure> {
         let session = self.kube.session().await.map_err(Failure::Configure)?;
         if let Some(name) = &self.name {
-            let views = one::look(&session, name).await?;
+            let views = one::look(&session, name, self.operator_url.as_deref()).await?;
             let text = match self.output {
                 None => views.render(),
                 Some(DoctorOutput::Json) => format!("{:#}\n", views.to_json()),

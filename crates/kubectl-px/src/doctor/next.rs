@@ -128,6 +128,9 @@ pub(crate) fn withheld_remedy(reason: &str) -> &'static str {
         },
         c::REASON_CREATE_LIMIT => "it is created within the hour, or raise limits.createsPerHour",
         c::REASON_CREATES_FAILING => "it is created later; see why others could not be",
+        c::REASON_DRY_RUN => {
+            "see the operator's log for what it would do; restart it without --dry-run"
+        },
         _ => "see the message of the condition Withheld",
     }
 }

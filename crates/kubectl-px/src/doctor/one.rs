@@ -3,6 +3,7 @@
 use crawl_api::conditions as c;
 use crawl_api::endpoint::ProxyEndpoint;
 use crawl_api::names;
+use crawl_api::operator_view::ProxyView;
 use crawl_api::proxy::Proxy;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
@@ -11,6 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::next::{Next, next_action};
+use super::operator::{self, Operator};
 use crate::failure::Failure;
 use crate::fleet::{ask, id, proxies};
 use crate::kube_flags::Session;
@@ -22,6 +24,8 @@ pub(crate) struct Views {
     /// What lease-apiserver shows, or why it cannot be seen.
     endpoint: Result<ProxyEndpoint, String>,
     events: Vec<Event>,
+    /// What the operator finds when asked now, or why not; none: it was not asked.
+    live: Option<Result<ProxyView, String>>,
     next: Next,
 }
 
@@ -29,7 +33,11 @@ pub(crate) struct Views {
 const EVENTS: usize = 10;
 
 /// Reads everything.
-pub(crate) async fn look(session: &Session, name: &str) -> Result<Views, Failure> {
+pub(crate) async fn look(
+    session: &Session,
+    name: &str,
+    operator_url: Option<&str>,
+) -> Result<Views, Failure> {
     let proxy = ask(session, "get", async || proxies(session).get(name).await).await?;
     let endpoints: Api<ProxyEndpoint> = Api::namespaced(session.client.clone(), &session.namespace);
     let endpoint = ask(session, "get", async || endpoints.get(name).await).await;
@@ -41,7 +49,13 @@ pub(crate) async fn look(session: &Session, name: &str) -> Result<Views, Failure
     let mut events = events.map(|list| list.items).unwrap_or_default();
     events.sort_by_key(seen);
     let first = events.len().saturating_sub(EVENTS);
+    let live = match operator_url.map(Operator::at) {
+        None => None,
+        Some(Err(error)) => Some(Err(error)),
+        Some(Ok(operator)) => Some(operator::proxy(&operator, &session.namespace, name).await),
+    };
     Ok(Views {
+        live,
         next: next_action(&proxy),
         endpoint: endpoint.map_err(|failure| failure.to_string()),
         events: events.split_off(first),
@@ -88,6 +102,16 @@ impl Views {
                 .map(|column| cell(column).unwrap_or_default());
             text.push_str(&row(cells.each_ref().map(String::as_str)));
         }
+        let live = match &self.live {
+            None => format!(
+                "not asked; to have the provider and the probes asked now: {}\n",
+                operator::HOW
+            ),
+            Some(Err(error)) => format!("{error}\n"),
+            Some(Ok(view)) => operator::render(view),
+        };
+        text.push_str("\nLIVE\n");
+        text.push_str(&live);
         text.push_str("\nCONDITIONS\n");
         for condition in self
             .proxy
@@ -201,7 +225,14 @@ impl Views {
             Ok(endpoint) => (Some(endpoint), None),
             Err(said) => (None, Some(said)),
         };
+        let (live, live_error) = match &self.live {
+            None => (None, None),
+            Some(Ok(view)) => (Some(view), None),
+            Some(Err(error)) => (None, Some(error)),
+        };
         json!({
+            "live": live,
+            "liveError": live_error,
             "proxy": self.proxy,
             "endpoint": endpoint,
             "endpointError": unseen,
