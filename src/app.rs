@@ -258,7 +258,9 @@ impl Start {
         tasks.spawn_job("watch of credentials", async move {
             let _stopped = until.run_until_cancelled(credentials).await;
         });
-        let pool_ctx = Arc::new(pool::Ctx::new(client, work.proxies.clone(), events, clock));
+        let leases = LeaseApi::new(client.clone());
+        let pool_ctx = pool::Ctx::new(client, work.proxies.clone(), leases, events, clock);
+        let pool_ctx = Arc::new(pool_ctx);
         let (secret_changes, secret_wakes) = tokio::sync::mpsc::unbounded_channel();
         let secrets = secrets::run(
             secrets_client,

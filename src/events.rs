@@ -19,18 +19,19 @@ impl Events {
         Self(Recorder::new(client, reporter))
     }
 
-    /// Publishes what changed in the condition Ready, the only one of a pool.
-    pub async fn readiness(
+    /// Publishes what changed between two lists of conditions of a pool. That a new pool has nothing
+    /// to roll tells nobody anything.
+    pub async fn of_pool(
         &self,
         object: &impl Resource<DynamicType = ()>,
         before: &[Condition],
         after: &[Condition],
     ) {
-        self.publish(
-            object,
-            between(before, after, |condition| condition.type_ == c::READY),
-        )
-        .await;
+        let concerned = |condition: &Condition| {
+            condition.type_ != c::PROGRESSING || c::find(before, c::PROGRESSING).is_some()
+        };
+        self.publish(object, between(before, after, concerned))
+            .await;
     }
 
     /// Publishes what changed between two lists of conditions. Ready follows from the others and

@@ -110,6 +110,10 @@ async fn every_default_is_materialised() {
     assert_eq!(made.data["spec"]["leasePolicy"], "LeastLoaded");
     assert_eq!(made.data["spec"]["maxLeasesPerTarget"], 1);
     assert_eq!(
+        made.data["spec"]["strategy"],
+        json!({"maxSurge": "25%", "maxUnavailable": 0, "minReadySeconds": 0})
+    );
+    assert_eq!(
         made.data["spec"]["template"]["spec"]["healthCheck"]["timeoutSeconds"],
         5
     );
@@ -283,6 +287,47 @@ async fn each_rule_accepts_and_refuses_and_says_why() {
     let template = json!({"template": {"spec": {"mode": "External"}}});
     let refused = dry_run(&pools, "ProxyPool", &template).await.unwrap_err();
     assert!(refused.contains("endpoint is required"), "{refused}");
+    let with = |extra| merged(json!({"template": {"spec": {"provider": "local"}}}), extra);
+    let strategy = |strategy| with(json!({"strategy": strategy}));
+    for spec in [
+        strategy(json!({"maxSurge": 0, "maxUnavailable": 1})),
+        strategy(json!({"maxSurge": "100%", "maxUnavailable": "0%"})),
+        strategy(json!({"maxSurge": 1, "minReadySeconds": 60})),
+        with(json!({"limits": {"replicas": 0, "pricePerHour": "0.50"}})),
+        with(json!({"placements": [{"pricePerHour": "0.0084"}], "maxAgeSeconds": 600})),
+    ] {
+        assert_eq!(dry_run(&pools, "ProxyPool", &spec).await, Ok(()), "{spec}");
+    }
+    for (spec, message) in [
+        (
+            strategy(json!({"maxSurge": 0})),
+            "maxUnavailable may not be 0",
+        ),
+        (
+            strategy(json!({"maxSurge": "0%", "maxUnavailable": "0%"})),
+            "maxUnavailable may not be 0",
+        ),
+        (strategy(json!({"maxSurge": -1})), "maxSurge must be"),
+        (strategy(json!({"maxSurge": "101%"})), "maxSurge must be"),
+        (
+            strategy(json!({"maxUnavailable": "5"})),
+            "maxUnavailable must be",
+        ),
+        (strategy(json!({"minReadySeconds": -1})), "minReadySeconds"),
+        (with(json!({"maxAgeSeconds": 599})), "spec.maxAgeSeconds"),
+        (
+            with(json!({"limits": {"pricePerHour": "1,50"}})),
+            "spec.limits.pricePerHour",
+        ),
+        (
+            with(json!({"placements": [{"pricePerHour": "-1"}]})),
+            "spec.placements[0].pricePerHour",
+        ),
+    ] {
+        let refused = dry_run(&pools, "ProxyPool", &spec).await;
+        let refused = refused.expect_err(&spec.to_string());
+        assert!(refused.contains(message), "{spec}: {refused}");
+    }
     let params = PostParams {
         dry_run: true,
         ..PostParams::default()
@@ -462,6 +507,7 @@ async fn the_operator_may_do_what_it_does_and_not_read_secrets_everywhere() {
         ("update", ours, "proxies", "status"),
         ("update", ours, "proxypools", "status"),
         ("get", leases, "proxyendpoints", ""),
+        ("list", leases, "proxyendpoints", ""),
     ] {
         assert!(
             may(verb, group, resource, subresource).await,

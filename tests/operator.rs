@@ -8,7 +8,7 @@ mod support;
 use std::net::TcpStream;
 
 use crawl_api::address::Endpoint;
-use crawl_api::pool::{LeasePolicy, ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::pool::{ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{Phase, Proxy, ProxySpec};
 use crawl_api::scheme::Scheme;
 use crawl_api::{conditions, names};
@@ -307,12 +307,7 @@ fn pool(replicas: i32) -> ProxyPool {
         "eu",
         ProxyPoolSpec {
             replicas,
-            template,
-            allowed_namespaces: None,
-            lease_policy: LeasePolicy::default(),
-            max_leases_per_target: 1,
-            placements: Vec::new(),
-            limits: None,
+            ..ProxyPoolSpec::of(template)
         },
     )
 }

@@ -8,7 +8,7 @@ mod support;
 use crawl_api::conditions as c;
 use crawl_api::names;
 use crawl_api::operator_view::{ProvidersView, ProxyView};
-use crawl_api::pool::{LeasePolicy, ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::pool::{ProxyPool, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{DeletionPolicy, Proxy, ProxySpec};
 use devcluster::wait_for;
 use k8s_openapi::api::core::v1::Namespace;
@@ -149,12 +149,7 @@ async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
         "eu",
         ProxyPoolSpec {
             replicas: 5,
-            template,
-            allowed_namespaces: None,
-            lease_policy: LeasePolicy::default(),
-            max_leases_per_target: 1,
-            placements: Vec::new(),
-            limits: None,
+            ..ProxyPoolSpec::of(template)
         },
     );
     create(&pools, &pool).await;

@@ -1,4 +1,4 @@
-//! Creates and deletes members. Decides nothing.
+//! Creates, deletes and changes members. Decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use crawl_api::conditions as c;
 use crawl_api::names;
 use crawl_api::pool::{PoolPlacement, ProxyPool, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::Proxy;
-use kube::api::{DeleteParams, ObjectMeta, Preconditions};
+use kube::api::{DeleteParams, ObjectMeta, Patch, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use rand::RngExt;
 use runtime_kit::{Class, Classify};
 
-use crate::post_params;
+use crate::{patch_params, post_params};
 
-use super::observe::Member;
+use super::member::{Member, Template, Update};
 use super::placement;
-use super::plan::Action;
+use super::plan::{Action, Cause};
 use super::{Ctx, Error};
 
 /// Up to so many deleted members are named in the event.
@@ -26,7 +26,7 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
     let api: Api<Proxy> =
         Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
     match action {
-        Action::Rest => {},
+        Action::Rest | Action::CountLeases | Action::AwaitLeases => {},
         Action::Create(count, place) => {
             for _ in 0..count {
                 create(ctx, pool, &api, place.as_ref()).await?;
@@ -36,21 +36,74 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
                 .done(pool, "Create", c::REASON_MEMBERS_CREATED, note)
                 .await;
         },
-        Action::Delete(members) => {
+        Action::Delete(cause, members) => {
             for member in &members {
                 delete(ctx, pool, &api, member).await?;
             }
-            let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
-            let note = match names.as_slice() {
-                few if few.len() <= NAMED => format!("deleted {}", few.join(", ")),
-                many => format!("deleted {} members", many.len()),
+            let why = match cause {
+                Cause::TooMany => "there are more than replicas asks for",
+                Cause::NoCapacity => "there is no machine for them where they are",
+                Cause::Outdated => "newer ones take their place",
             };
+            let note = format!("deleted {}: {why}", list(members.iter()));
             ctx.events
                 .done(pool, "Delete", c::REASON_MEMBERS_DELETED, note)
                 .await;
         },
+        Action::Update(members) => {
+            for (member, update) in &members {
+                write(ctx, pool, &api, member, update).await?;
+            }
+            let names = list(members.iter().map(|(member, _)| member));
+            let adopted = members.iter().all(|(_, update)| update.adopts);
+            let note = if adopted {
+                format!("took {names} for what the template says: nothing was recorded of them")
+            } else {
+                format!("wrote the changed template into {names}")
+            };
+            ctx.events
+                .done(pool, "Update", c::REASON_MEMBERS_UPDATED, note)
+                .await;
+        },
     }
     Ok(())
+}
+
+/// The members by name, or how many they are.
+fn list<'a>(members: impl ExactSizeIterator<Item = &'a Member>) -> String {
+    if members.len() > NAMED {
+        return format!("{} members", members.len());
+    }
+    let names: Vec<_> = members.map(|member| member.name.as_str()).collect();
+    names.join(", ")
+}
+
+async fn write(
+    ctx: &Ctx,
+    pool: &ProxyPool,
+    api: &Api<Proxy>,
+    member: &Member,
+    update: &Update,
+) -> Result<(), Error> {
+    let Member { name, uid, .. } = member;
+    let mut patch = update.patch.clone();
+    // Why: another object of that name is none of ours; the API server refuses to change a UID.
+    patch["metadata"]["uid"] = uid.as_str().into();
+    ctx.pending
+        .updating(pool, uid, &update.applied, ctx.clock.elapsed());
+    match api.patch(name, &patch_params(), &Patch::Merge(patch)).await {
+        Ok(_) => {
+            tracing::info!(member = name, "member changed");
+            Ok(())
+        },
+        Err(source) => {
+            ctx.pending.refused(pool, "", uid);
+            Err(Error::Update {
+                name: name.clone(),
+                source,
+            })
+        },
+    }
 }
 
 async fn create(
@@ -122,6 +175,8 @@ pub(super) fn build_member(pool: &ProxyPool, place: Option<&PoolPlacement>) -> P
     if let Some(place) = place {
         spec.placement = Some(placement::resolve(spec.placement.as_ref(), place));
     }
+    let template = Template::of(&pool.spec.template).annotations();
+    let annotations: BTreeMap<_, _> = annotations.clone().into_iter().chain(template).collect();
     let pool_label = (names::LABEL_POOL.to_owned(), pool.name_any());
     let labels: BTreeMap<_, _> = labels.clone().into_iter().chain([pool_label]).collect();
     Proxy {
@@ -129,7 +184,7 @@ pub(super) fn build_member(pool: &ProxyPool, place: Option<&PoolPlacement>) -> P
             name: Some(format!("{}-{}", pool.name_any(), suffix())),
             namespace: pool.namespace(),
             labels: Some(labels),
-            annotations: Some(annotations.clone()).filter(|annotations| !annotations.is_empty()),
+            annotations: Some(annotations),
             owner_references: pool.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },

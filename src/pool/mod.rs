@@ -1,13 +1,22 @@
-//! The controller of ProxyPool: as many members as the pool asks for.
+//! The controller of ProxyPool: as many members as the pool asks for, as its template says.
 //!
 //! The same four steps as for a Proxy: [`observe`] reads, [`plan`] decides, [`act`] writes members,
 //! [`status`] says what is. A member is a Proxy whose controller ownerReference is the pool; the
 //! label only mirrors it.
 
 mod act;
+mod applied;
+mod leases;
+mod limits;
+mod member;
 mod observe;
+mod order;
 mod placement;
 mod plan;
+mod revision;
+mod roll;
+#[cfg(test)]
+mod roll_tests;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -25,10 +34,14 @@ use runtime_kit::backoff::{Backoff, BackoffPolicy};
 use runtime_kit::{Class, Classify, Clock};
 use tracing::Instrument;
 
+use self::leases::LeaseCounts;
 use self::observe::Pending;
+use self::order::Leases;
 use self::placement::Exhausted;
+use self::plan::Action;
 use crate::events::Events;
 use crate::post_params;
+use crate::proxy::LeaseApi;
 
 /// How many failing pools are remembered for backoff.
 const BACKOFF_CAPACITY: usize = 10_000;
@@ -41,6 +54,7 @@ pub struct Ctx {
     clock: Arc<dyn Clock>,
     pending: Pending,
     exhausted: Exhausted,
+    leases: LeaseCounts,
     backoff: Backoff<String>,
 }
 
@@ -49,6 +63,7 @@ impl Ctx {
     pub fn new(
         client: Client,
         proxies: Store<Proxy>,
+        leases: LeaseApi,
         events: Events,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -60,6 +75,7 @@ impl Ctx {
             clock,
             pending: Pending::default(),
             exhausted: Exhausted::default(),
+            leases: LeaseCounts::new(leases),
             backoff,
         }
     }
@@ -86,6 +102,15 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
+    /// A change of the template could not be written into a member.
+    #[error("cannot change member {name}")]
+    Update {
+        /// Its name.
+        name: String,
+        /// What the API server said.
+        #[source]
+        source: kube::Error,
+    },
     /// The status could not be written.
     #[error("cannot write the status of the pool")]
     Status(#[source] kube::Error),
@@ -94,9 +119,10 @@ pub enum Error {
 impl Error {
     fn class(&self) -> Class {
         match self {
-            Self::Create { source, .. } | Self::Delete { source, .. } | Self::Status(source) => {
-                source.class()
-            },
+            Self::Create { source, .. }
+            | Self::Delete { source, .. }
+            | Self::Update { source, .. }
+            | Self::Status(source) => source.class(),
         }
     }
 }
@@ -164,14 +190,19 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
         pending: &ctx.pending,
         exhausted: &ctx.exhausted,
     };
-    let observation = observe::observe(pool, &ctx.proxies, known, now, ctx.clock.elapsed());
+    let mut observation = observe::observe(pool, &ctx.proxies, known, now, ctx.clock.elapsed());
     for note in &observation.newly_exhausted {
         tracing::info!(note, "a placement is left out for a while");
         ctx.events
             .warn(pool, "Place", c::REASON_PLACEMENT_EXHAUSTED, note.clone())
             .await;
     }
-    let action = plan::plan(&observation);
+    let mut action = plan::plan(&observation);
+    if action == Action::CountLeases {
+        observation.leases = ctx.leases.count(pool, &*ctx.clock).await;
+        action = plan::plan(&observation);
+    }
+    tracing::debug!(?action, "decided");
     let failure = Box::pin(act::act(ctx, pool, action)).await.err();
 
     let status = status::compute(pool, &observation, failure.as_ref(), now);
@@ -190,14 +221,17 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
             .as_ref()
             .map(|status| status.conditions.as_slice());
         ctx.events
-            .readiness(pool, before.unwrap_or_default(), &status.conditions)
+            .of_pool(pool, before.unwrap_or_default(), &status.conditions)
             .await;
     }
     if let Some(failure) = failure {
         return Err(failure);
     }
     ctx.backoff.reset(&pool.uid().unwrap_or_default());
-    Ok(match ctx.pending.wait(pool, ctx.clock.elapsed()) {
+    let settled = ctx.pending.wait(pool, ctx.clock.elapsed());
+    let asked = matches!(observation.leases, Leases::Awaited(_)).then_some(leases::RETRY);
+    let waits = [settled, asked, observation.next];
+    Ok(match waits.into_iter().flatten().min() {
         Some(wait) => Next::requeue(wait),
         None => Next::await_change(),
     })

@@ -1,64 +1,52 @@
 //! Reads the members of a pool from the shared store, and what was written but not seen there yet.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crawl_api::conditions;
-use crawl_api::pool::ProxyPool;
-use crawl_api::proxy::{Phase, Proxy};
+use crawl_api::pool::{PoolStrategy, ProxyPool};
+use crawl_api::proxy::Proxy;
+use crawl_api::{conditions as c, names};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 
+use super::limits::{self, Machines, Room};
+use super::member::{Member, Template};
+use super::order::Leases;
 use super::placement::{self, Exhausted, Place};
 
 /// How long a write may take until the watch shows it. After that it counts as not made.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// How far a member is, in the order in which members are given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    /// It never had an instance or an address.
-    NeverProvisioned,
-    /// It failed.
-    Failed,
-    /// It has, or gets, an instance and cannot be leased.
-    Unhealthy,
-    /// It can be leased.
-    Ready,
-}
-
-/// A member that is there to stay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
-    /// How far it is.
-    pub standing: Standing,
-    /// When it was created.
-    pub created: Timestamp,
-    /// Which of the pool's placements it runs in.
-    pub place: Option<usize>,
-    /// It gets no instance where it is, or has just lost it there.
-    pub stranded: bool,
-}
-
 /// What is known of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observation {
-    /// How many members are wanted.
-    pub wanted: usize,
+    /// How many members are asked for.
+    pub replicas: usize,
     /// The members that exist and are not being deleted.
     pub members: Vec<Member>,
     /// Members that were created and are not seen yet.
     pub unseen: usize,
+    /// Members that are being deleted. Their machines are there yet.
+    pub going: usize,
     /// The pool's placements.
     pub places: Vec<Place>,
+    /// How many more members limits allow, and where they would go.
+    pub room: Room,
+    /// Members that no price is known for, when the price is limited.
+    pub unpriced: usize,
+    /// How members are replaced.
+    pub strategy: PoolStrategy,
+    /// The present roll found out before that there is no room for a surge.
+    pub deletes_first: bool,
+    /// The leases of the members.
+    pub leases: Leases,
     /// What to tell about placements that had capacity until now.
     pub newly_exhausted: Vec<String>,
+    /// When time alone changes any of this, from now.
+    pub next: Option<Duration>,
 }
 
 /// What is remembered of pools.
@@ -87,50 +75,61 @@ pub(super) fn observe(
         .collect();
     let unsettled = known.pending.settle(pool, &owned, elapsed);
     let (places, newly_exhausted) = known.exhausted.judge(pool, &owned, now, elapsed);
-    let members = owned
+    let template = Template::of(&pool.spec.template);
+    let members: Vec<_> = owned
         .iter()
         .filter(|proxy| proxy.metadata.deletion_timestamp.is_none())
-        .map(|proxy| member(pool, proxy))
+        .map(|proxy| Member::of(pool, &template, proxy, now))
         .filter(|member| !unsettled.deleted.contains_key(&member.uid))
+        .map(|member| match member.update {
+            Some(_) if unsettled.updated.contains_key(&member.uid) => Member {
+                update: None,
+                ..member
+            },
+            Some(_) | None => member,
+        })
         .collect();
+    let unseen = unsettled.created.len();
+    let of_machines: Vec<_> = owned
+        .iter()
+        .map(|proxy| placement::of_member(pool, proxy))
+        .collect();
+    let machines = Machines {
+        places: &of_machines,
+        unseen,
+    };
+    let limits = pool.spec.limits.as_ref();
+    let priced = limits.is_some_and(|limits| limits.price_per_hour.is_some());
     Observation {
-        wanted: usize::try_from(pool.spec.replicas).unwrap_or_default(),
+        replicas: usize::try_from(pool.spec.replicas).unwrap_or_default(),
+        going: owned.len() - members.len(),
+        unseen,
+        room: limits::room(limits, &places, machines),
+        unpriced: if priced {
+            limits::unpriced(&places, &of_machines)
+        } else {
+            0
+        },
+        strategy: pool.spec.strategy.clone(),
+        deletes_first: is_deleting_first(pool),
+        leases: Leases::NotAsked,
+        next: members.iter().filter_map(|member| member.next).min(),
         members,
-        unseen: unsettled.created.len(),
         places,
         newly_exhausted,
     }
 }
 
-fn member(pool: &ProxyPool, proxy: &Proxy) -> Member {
-    let status = proxy.status.as_ref();
-    let provisioned =
-        status.is_some_and(|status| status.provider_id.is_some() || status.endpoint.is_some());
-    let ready =
-        status.is_some_and(|status| conditions::is_true(&status.conditions, conditions::READY));
-    Member {
-        name: proxy.name_any(),
-        uid: proxy.uid().unwrap_or_default(),
-        standing: if ready {
-            Standing::Ready
-        } else if !provisioned {
-            Standing::NeverProvisioned
-        } else if proxy.phase() == Phase::Failed {
-            Standing::Failed
-        } else {
-            Standing::Unhealthy
-        },
-        created: proxy
-            .creation_timestamp()
-            .map(|time| time.0)
-            .unwrap_or_default(),
-        place: placement::of_member(pool, proxy),
-        stranded: placement::is_stranded(proxy),
-    }
+/// Why from status: it is what the user was told, and a restarted operator knows it too.
+fn is_deleting_first(pool: &ProxyPool) -> bool {
+    let status = pool.status.as_ref();
+    status
+        .and_then(|status| c::find(&status.conditions, c::PROGRESSING))
+        .is_some_and(|condition| condition.reason == c::REASON_DELETING_FIRST)
 }
 
-/// Members that were created or deleted and whose change the store does not show yet. Without it, a
-/// pass on a store that is behind would create or delete once more.
+/// Members that were created, deleted or changed and whose change the store does not show yet.
+/// Without it, a pass on a store that is behind would do it once more.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Mutex<HashMap<String, Unsettled>>);
 
@@ -140,6 +139,8 @@ struct Unsettled {
     created: HashMap<String, Duration>,
     /// By UID.
     deleted: HashMap<String, Duration>,
+    /// By UID, with what [`names::ANNOTATION_APPLIED_TEMPLATE`] will say.
+    updated: HashMap<String, (String, Duration)>,
 }
 
 impl Pending {
@@ -157,19 +158,34 @@ impl Pending {
         });
     }
 
+    /// A member is about to be changed.
+    pub(super) fn updating(&self, pool: &ProxyPool, uid: &str, applied: &str, elapsed: Duration) {
+        self.edit(pool, |unsettled| {
+            let until = (applied.to_owned(), elapsed + SETTLE);
+            unsettled.updated.insert(uid.to_owned(), until);
+        });
+    }
+
     /// The write was refused: nothing will be seen.
     pub(super) fn refused(&self, pool: &ProxyPool, name: &str, uid: &str) {
         self.edit(pool, |unsettled| {
             unsettled.created.remove(name);
             unsettled.deleted.remove(uid);
+            unsettled.updated.remove(uid);
         });
     }
 
     /// When the first unsettled write is given up.
     pub(super) fn wait(&self, pool: &ProxyPool, elapsed: Duration) -> Option<Duration> {
         let pending = self.0.lock();
-        let Unsettled { created, deleted } = pending.get(&pool.uid()?)?;
-        let first = created.values().chain(deleted.values()).min()?;
+        let Unsettled {
+            created,
+            deleted,
+            updated,
+        } = pending.get(&pool.uid()?)?;
+        let updated = updated.values().map(|(_, until)| until);
+        let first = created.values().chain(deleted.values()).chain(updated);
+        let first = first.min()?;
         Some(
             first
                 .saturating_sub(elapsed)
@@ -177,12 +193,7 @@ impl Pending {
         )
     }
 
-    fn settle(
-        &self,
-        pool: &ProxyPool,
-        owned: &[std::sync::Arc<Proxy>],
-        elapsed: Duration,
-    ) -> Unsettled {
+    fn settle(&self, pool: &ProxyPool, owned: &[Arc<Proxy>], elapsed: Duration) -> Unsettled {
         let mut pending = self.0.lock();
         let uid = pool.uid().unwrap_or_default();
         let Some(unsettled) = pending.get_mut(&uid) else {
@@ -197,8 +208,21 @@ impl Pending {
             });
             *until > elapsed && still_there
         });
+        let shown: BTreeMap<_, _> = owned
+            .iter()
+            .filter_map(|proxy| {
+                let applied = proxy.annotations().get(names::ANNOTATION_APPLIED_TEMPLATE);
+                Some((proxy.uid()?, applied?))
+            })
+            .collect();
+        unsettled.updated.retain(|uid, (applied, until)| {
+            *until > elapsed && shown.get(uid).is_none_or(|shown| *shown != applied)
+        });
         let unsettled = unsettled.clone();
-        if unsettled.created.is_empty() && unsettled.deleted.is_empty() {
+        if unsettled.created.is_empty()
+            && unsettled.deleted.is_empty()
+            && unsettled.updated.is_empty()
+        {
             pending.remove(&uid);
         }
         unsettled

@@ -39,12 +39,15 @@ impl Place {
     }
 }
 
-/// Where new members go: the first placement with capacity, or else the first that is not paused.
-/// `None` when all are paused; a pool without placements leaves it to its template.
-pub(super) fn choose(places: &[Place]) -> Option<&PoolPlacement> {
-    let usable = places.iter().find(|place| place.is_usable());
-    let open = usable.or_else(|| places.iter().find(|place| !place.placement.paused));
-    open.map(|place| &place.placement)
+/// Where new members may go, in order: the placements with capacity, or else the first that is not
+/// paused. Empty when all are paused, or when the pool has none and leaves it to its template.
+pub(super) fn candidates(places: &[Place]) -> Vec<&Place> {
+    let usable: Vec<_> = places.iter().filter(|place| place.is_usable()).collect();
+    if usable.is_empty() {
+        let open = places.iter().find(|place| !place.placement.paused);
+        return open.into_iter().collect();
+    }
+    usable
 }
 
 /// The template's placement with what a pool's placement overrides.
@@ -53,6 +56,7 @@ pub(super) fn resolve(template: Option<&Placement>, chosen: &PoolPlacement) -> P
         zone,
         spot,
         paused: _,
+        price_per_hour: _,
     } = chosen;
     let template = template.cloned().unwrap_or_default();
     Placement {
@@ -74,13 +78,16 @@ pub(super) fn of_member(pool: &ProxyPool, member: &Proxy) -> Option<usize> {
 /// A member that has no instance and gets none where it is, or whose instance was just taken back.
 pub(super) fn is_stranded(member: &Proxy) -> bool {
     let provisioned = member.condition(c::PROVISIONED);
-    let reason = provisioned.map_or("", |condition| condition.reason.as_str());
+    let taken = provisioned.is_some_and(|condition| condition.reason == c::REASON_PREEMPTED);
+    taken || lacks_capacity(member)
+}
+
+/// A member that has no instance and gets none, for lack of quota or stock.
+pub(super) fn lacks_capacity(member: &Proxy) -> bool {
+    let provisioned = member.condition(c::PROVISIONED);
     let status = member.status.as_ref();
-    match reason {
-        c::REASON_QUOTA_EXCEEDED => status.is_some_and(|status| status.provider_id.is_none()),
-        c::REASON_PREEMPTED => true,
-        _ => false,
-    }
+    provisioned.is_some_and(|condition| condition.reason == c::REASON_QUOTA_EXCEEDED)
+        && status.is_some_and(|status| status.provider_id.is_none())
 }
 
 // === impl Exhausted ===
@@ -135,12 +142,7 @@ fn why_exhausted(
     members: &[&std::sync::Arc<Proxy>],
     now: Timestamp,
 ) -> Option<&'static str> {
-    let refused = members.iter().any(|member| {
-        let provisioned = member.condition(c::PROVISIONED);
-        provisioned.is_some_and(|condition| condition.reason == c::REASON_QUOTA_EXCEEDED)
-            && is_stranded(member)
-    });
-    if refused {
+    if members.iter().any(|member| lacks_capacity(member)) {
         return Some("has no capacity");
     }
     let taken = members

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use crawl_api::conditions::{self, Statement};
-use crawl_api::pool::{LeasePolicy, PoolPlacement, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::pool::{PoolPlacement, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{Phase, ProxySpec, ProxyStatus, Setback};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::Status;
 use kube::runtime::{reflector, watcher};
 
-use super::observe::{Known, Observation, Standing, observe};
+use super::member::Standing;
+use super::observe::{Known, Observation, observe};
 use super::placement::Exhausted;
-use super::plan::{Action, plan};
+use super::plan::{Action, Cause, plan};
 use super::*;
 
 fn at(second: i64) -> Timestamp {
@@ -29,15 +30,10 @@ fn pool(replicas: i32) -> ProxyPool {
         "eu",
         ProxyPoolSpec {
             replicas,
-            template: ProxyTemplate {
+            ..ProxyPoolSpec::of(ProxyTemplate {
                 metadata,
                 spec: ProxySpec::managed("local"),
-            },
-            allowed_namespaces: None,
-            lease_policy: LeasePolicy::default(),
-            max_leases_per_target: 1,
-            placements: Vec::new(),
-            limits: None,
+            })
         },
     );
     pool.metadata.namespace = Some("fleet".into());
@@ -130,8 +126,9 @@ fn missing_members_are_created_and_an_exact_number_rests() {
     );
 }
 
+/// Case 55.
 #[test]
-fn members_go_in_order_of_their_use_and_the_youngest_first() {
+fn members_go_in_order_of_their_use_and_the_oldest_first() {
     let proxies = [
         provisioned(member("ready-old", 1), Phase::Ready),
         provisioned(member("ready-new", 9), Phase::Ready),
@@ -139,15 +136,40 @@ fn members_go_in_order_of_their_use_and_the_youngest_first() {
         provisioned(member("failed", 5), Phase::Failed),
         member("never", 1),
     ];
-    let order = |replicas| match plan(&seen(&pool(replicas), &proxies, &Pending::default(), 0)) {
-        Action::Delete(members) => members.into_iter().map(|m| m.name).collect::<Vec<_>>(),
-        Action::Rest | Action::Create(..) => Vec::new(),
+    let order = |replicas, leases: &Leases| {
+        let mut observation = seen(&pool(replicas), &proxies, &Pending::default(), 0);
+        observation.leases = leases.clone();
+        names(plan(&observation))
     };
+    let not_asked = Leases::NotAsked;
     assert_eq!(
-        order(0),
-        ["never", "failed", "unhealthy", "ready-new", "ready-old"]
+        order(0, &not_asked),
+        ["never", "failed", "unhealthy", "ready-old", "ready-new"]
     );
-    assert_eq!(order(3), ["never", "failed"]);
+    assert_eq!(order(3, &not_asked), ["never", "failed"]);
+
+    // Which of the two ready ones goes is a question of leases.
+    let one = seen(&pool(1), &proxies, &Pending::default(), 0);
+    assert_eq!(plan(&one), Action::CountLeases);
+    let known = Leases::Known([("uid-ready-old".to_owned(), 1)].into());
+    let idle = ["never", "failed", "unhealthy", "ready-new"];
+    assert_eq!(order(1, &known), idle);
+    let oldest = ["never", "failed", "unhealthy", "ready-old"];
+    assert_eq!(order(1, &Leases::Known([].into())), oldest);
+    assert_eq!(order(1, &Leases::Unknown), oldest);
+    let awaited = Observation {
+        leases: Leases::Awaited("503".into()),
+        ..one
+    };
+    assert_eq!(plan(&awaited), Action::AwaitLeases);
+}
+
+/// The members that an action deletes.
+fn names(action: Action) -> Vec<String> {
+    let Action::Delete(_, members) = action else {
+        panic!("{action:?}");
+    };
+    members.into_iter().map(|member| member.name).collect()
 }
 
 #[test]
@@ -238,6 +260,7 @@ fn place(zone: &str, spot: bool) -> PoolPlacement {
         zone: Some(zone.into()),
         spot,
         paused: false,
+        price_per_hour: None,
     }
 }
 
@@ -277,9 +300,11 @@ fn judged(pool: &ProxyPool, proxies: &[Proxy], exhausted: &Exhausted, minute: u6
 #[test]
 fn new_members_go_to_the_first_placement_that_is_not_paused() {
     let mut pool = placed(1);
-    let chosen = |pool: &ProxyPool| match plan(&seen(pool, &[], &Pending::default(), 0)) {
-        Action::Create(1, chosen) => chosen,
-        Action::Create(..) | Action::Delete(_) | Action::Rest => None,
+    let chosen = |pool: &ProxyPool| {
+        let Action::Create(1, chosen) = plan(&seen(pool, &[], &Pending::default(), 0)) else {
+            panic!("no member is created");
+        };
+        chosen
     };
     assert_eq!(chosen(&pool), Some(place("a", true)));
     pool.spec.placements[0].paused = true;
@@ -313,6 +338,7 @@ fn a_placement_overrides_zone_and_spot_of_the_template_and_nothing_else() {
     assert_eq!(inherits.zone.as_deref(), Some("template"));
 }
 
+/// Case 67.
 #[test]
 fn a_member_without_capacity_moves_to_the_next_placement_which_is_remembered_for_a_while() {
     let pool = placed(2);
@@ -327,10 +353,7 @@ fn a_member_without_capacity_moves_to_the_next_placement_which_is_remembered_for
         note.contains("placement a (spot) has no capacity"),
         "{note}"
     );
-    match plan(&seen) {
-        Action::Delete(members) => assert_eq!(members[0].name, "short"),
-        other @ (Action::Rest | Action::Create(..)) => panic!("{other:?}"),
-    }
+    assert_eq!(names(plan(&seen)), ["short"]);
     // Told once, and left out although nobody is short of it any more.
     let next = |minute| {
         plan(&judged(
@@ -363,6 +386,7 @@ fn without_an_alternative_a_member_waits_where_it_is() {
     );
 }
 
+/// Case 68.
 #[test]
 fn spot_instances_that_are_taken_back_too_often_are_followed_by_others_on_demand() {
     let mut pool = placed(1);
@@ -382,7 +406,7 @@ fn spot_instances_that_are_taken_back_too_often_are_followed_by_others_on_demand
         plan(&judged(&pool, &[taken(count)], &exhausted, minute))
     };
     assert_eq!(after(3, 1), Action::Rest, "it comes back where it was");
-    assert!(matches!(after(4, 1), Action::Delete(_)));
+    assert!(matches!(after(4, 1), Action::Delete(Cause::NoCapacity, _)));
     assert_eq!(after(4, 61), Action::Rest, "an hour later nothing counts");
 
     let exhausted = Exhausted::default();

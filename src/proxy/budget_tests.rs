@@ -149,6 +149,7 @@ fn a_loss_is_over_once_somebody_took_note_of_it() {
     assert!(!Member::of(&proxy, Some(at(100))).lost);
 }
 
+/// Case 56.
 #[test]
 fn creates_per_hour_is_a_limit_and_says_when_the_next_may_be() {
     let minutes = |list: &[u64]| list.iter().copied().map(Duration::from_mins).collect();
@@ -164,6 +165,7 @@ fn creates_per_hour_is_a_limit_and_says_when_the_next_may_be() {
     assert_eq!(full.wait, Some(Duration::from_mins(10)));
 }
 
+/// Case 56.
 #[test]
 fn after_more_than_three_failed_creates_one_is_tried_every_five_minutes() {
     let minutes = |list: &[u64]| list.iter().copied().map(Duration::from_mins).collect();

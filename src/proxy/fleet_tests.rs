@@ -1,7 +1,7 @@
 //! The books: what the objects do not show yet, and what somebody took note of.
 
 use crawl_api::conditions::{self as c, Statement};
-use crawl_api::pool::{LeasePolicy, PoolLimits, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
+use crawl_api::pool::{PoolLimits, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{ProxySpec, ProxyStatus};
 use kube::Resource;
 use kube::runtime::{reflector, watcher};
@@ -13,18 +13,14 @@ fn pool(limit: Option<u32>) -> ProxyPool {
     let mut pool = ProxyPool::new(
         "eu",
         ProxyPoolSpec {
-            replicas: 1,
-            template: ProxyTemplate {
-                metadata: TemplateMetadata::default(),
-                spec: ProxySpec::managed("local"),
-            },
-            allowed_namespaces: None,
-            lease_policy: LeasePolicy::default(),
-            max_leases_per_target: 1,
-            placements: Vec::new(),
             limits: Some(PoolLimits {
                 creates_per_hour: limit,
+                ..PoolLimits::default()
             }),
+            ..ProxyPoolSpec::of(ProxyTemplate {
+                metadata: TemplateMetadata::default(),
+                spec: ProxySpec::managed("local"),
+            })
         },
     );
     pool.metadata.namespace = Some("fleet".into());

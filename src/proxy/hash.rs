@@ -14,7 +14,7 @@ const VERSION: &str = "v1";
 
 /// How a stored hash compares with the wanted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Drift {
+pub(crate) enum Drift {
     /// The instance is what is wanted.
     Same,
     /// Something was changed that needs another instance.
@@ -67,17 +67,21 @@ pub(super) fn spec_hash(request: &InstanceRequest) -> String {
         port: *port,
         auth: auth.is_some(),
     };
+    format!("{VERSION}:{}", digest(&hashed))
+}
+
+/// 16 hexadecimal digits of SHA-256 of a plain struct.
+pub(crate) fn digest(hashed: &impl Serialize) -> String {
     #[expect(
         clippy::expect_used,
         reason = "strings, numbers and booleans always become JSON"
     )]
-    let text = serde_json::to_vec(&hashed).expect("a plain struct becomes JSON");
-    let digest = data_encoding::HEXLOWER.encode(&Sha256::digest(text));
-    format!("{VERSION}:{}", &digest[..16])
+    let text = serde_json::to_vec(hashed).expect("a plain struct becomes JSON");
+    data_encoding::HEXLOWER.encode(&Sha256::digest(text))[..16].to_owned()
 }
 
 /// Compares a stored hash with the wanted one.
-pub(super) fn drift(stored: Option<&str>, wanted: &str) -> Drift {
+pub(crate) fn drift(stored: Option<&str>, wanted: &str) -> Drift {
     let version = |hash: &str| hash.split_once(':').map(|(version, _)| version.to_owned());
     match stored {
         Some(stored) if stored == wanted => Drift::Same,

@@ -27,6 +27,10 @@ pub const FLAPPING: &str = "Flapping";
 /// but not replaced either. The reason says what fails instead.
 pub const CORRELATED: &str = "FailureCorrelated";
 
+/// Of a pool: True while members are replaced as they should be, or all are as the template says;
+/// False when a roll does not go on by itself. As of a Deployment.
+pub const PROGRESSING: &str = "Progressing";
+
 // === Reasons of Provisioned ===
 
 /// The instance runs and has an address.
@@ -192,6 +196,26 @@ pub const REASON_SCALED_TO_ZERO: &str = "ScaledToZero";
 /// A member could not be created or deleted.
 pub const REASON_MEMBER_WRITE_FAILED: &str = "MemberWriteFailed";
 
+// === Reasons of Progressing ===
+
+/// Members of the pool are being replaced.
+pub const REASON_ROLLING_OUT: &str = "RollingOut";
+/// Members are being replaced, and deleted before others are created: there is no room for more.
+pub const REASON_DELETING_FIRST: &str = "DeletingFirst";
+/// New members fail, so no further one is replaced until they recover or the template changes.
+pub const REASON_ROLLOUT_HALTED: &str = "RolloutHalted";
+/// Every member of the pool is as the template says.
+pub const REASON_ROLLOUT_COMPLETE: &str = "RolloutComplete";
+
+// === Reasons of Withheld, of a pool ===
+
+/// The pool's limits.replicas is reached.
+pub const REASON_REPLICA_LIMIT: &str = "ReplicaLimit";
+/// The pool's limits.pricePerHour is reached.
+pub const REASON_PRICE_LIMIT: &str = "PriceLimit";
+
+/// Of the event when a change of the template was written into members.
+pub const REASON_MEMBERS_UPDATED: &str = "MembersUpdated";
 /// Of the event when a pool has created members.
 pub const REASON_MEMBERS_CREATED: &str = "MembersCreated";
 /// Of the event when a pool has deleted members.

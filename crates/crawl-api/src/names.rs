@@ -20,6 +20,13 @@ pub const FINALIZER_INSTANCE: &str = "crawl.example.com/instance";
 /// instance.
 pub const ANNOTATION_SPEC_HASH: &str = "crawl.example.com/spec-hash";
 
+/// Annotation of a pool's member: the versioned hash (`v1:…`) of what needs another machine in the
+/// template that it was created from.
+pub const ANNOTATION_TEMPLATE_HASH: &str = "crawl.example.com/template-hash";
+/// Annotation of a pool's member: what of the template was last written into it, as JSON. What the
+/// template changes is found by it, so that what somebody set by hand is left alone.
+pub const ANNOTATION_APPLIED_TEMPLATE: &str = "crawl.example.com/applied-template";
+
 /// Annotation of a Secret of generated credentials: when they were last changed, RFC 3339. Without
 /// it they are as old as the Secret.
 pub const ANNOTATION_ROTATED_AT: &str = "crawl.example.com/rotated-at";

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{ParseExpressionError, Selector, SelectorExt};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -47,6 +48,12 @@ pub enum LeasePolicy {
         description = "Members that exist"
     ),
     printcolumn(
+        name = "Updated",
+        type_ = "integer",
+        json_path = ".status.updatedReplicas",
+        description = "Members that are as the template says and not too old"
+    ),
+    printcolumn(
         name = "Ready",
         type_ = "integer",
         json_path = ".status.readyReplicas",
@@ -86,8 +93,17 @@ pub struct ProxyPoolSpec {
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
-    /// What a new member looks like. A change concerns members that are created after it.
+    /// What a member looks like. A change of what needs another machine replaces the members, as
+    /// `strategy` has it; any other change is written into those that exist.
     pub template: ProxyTemplate,
+    /// How members are replaced, when the template changes or they are too old.
+    #[serde(default)]
+    pub strategy: PoolStrategy,
+    /// How old a member may become, in seconds. It is replaced up to a tenth earlier, so that
+    /// members that were created together do not go together. Left out: there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 600, max = 31_536_000))]
+    pub max_age_seconds: Option<u32>,
     /// Other namespaces that may lease from this pool. Its own namespace always may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
@@ -123,6 +139,48 @@ pub struct PoolPlacement {
     /// No new members here; those that exist stay.
     #[serde(default)]
     pub paused: bool,
+    /// What an instance costs here per hour, for `limits.pricePerHour`: a decimal number such as
+    /// "0.0084", in the same currency everywhere. Left out: it counts as 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = "^[0-9]{1,9}([.][0-9]{1,6})?$"))]
+    pub price_per_hour: Option<String>,
+}
+
+/// How members are replaced: by a surge of new ones, in the manner of a Deployment's rolling update.
+///
+/// The fields are those of `apps/v1` `RollingUpdateDeployment` and `minReadySeconds` of
+/// `DeploymentSpec`, with two differences: `maxUnavailable` is 0 when left out (a Deployment: 25%),
+/// because an exit that works is worth more than a fast roll; and a member that is on its way out
+/// counts against the surge until its machine is gone, because the machine is paid for until then.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])")
+        .message("maxUnavailable may not be 0 when maxSurge is 0: no member could ever be replaced")
+        .field_path(".maxUnavailable")
+)]
+pub struct PoolStrategy {
+    /// How many members there may be above `replicas` during a roll: a number, or a percentage of
+    /// `replicas`, rounded up.
+    #[serde(default = "default_max_surge")]
+    #[x_kube(
+        validation = Rule::new("type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')")
+            .message("maxSurge must be a number from 0, or a percentage from 0% to 100%")
+    )]
+    pub max_surge: IntOrString,
+    /// How many members fewer than `replicas` may be available during a roll: a number, or a
+    /// percentage of `replicas`, rounded down.
+    #[serde(default = "default_max_unavailable")]
+    #[x_kube(
+        validation = Rule::new("type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')")
+            .message("maxUnavailable must be a number from 0, or a percentage from 0% to 100%")
+    )]
+    pub max_unavailable: IntOrString,
+    /// How long a new member must be Ready before it counts as available, in seconds. The first new
+    /// member of a roll is waited for alone.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub min_ready_seconds: u32,
 }
 
 /// What a pool may not exceed.
@@ -133,10 +191,26 @@ pub struct PoolLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub creates_per_hour: Option<u32>,
+    /// How many members there may be at most, those included that are on their way out. Members
+    /// above it are not created, and none is deleted for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub replicas: Option<u32>,
+    /// What the members may cost per hour together, by `placements[].pricePerHour`: a decimal
+    /// number such as "1.50". Members above it are not created, and none is deleted for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), regex(pattern = "^[0-9]{1,9}([.][0-9]{1,6})?$"))]
+    pub price_per_hour: Option<String>,
 }
 
 fn default_replicas() -> i32 {
     1
+}
+fn default_max_surge() -> IntOrString {
+    IntOrString::String("25%".into())
+}
+fn default_max_unavailable() -> IntOrString {
+    IntOrString::Int(0)
 }
 fn default_max_leases_per_target() -> i32 {
     1
@@ -195,16 +269,53 @@ pub struct ProxyPoolStatus {
     /// Members that can be leased.
     #[serde(default)]
     pub ready_replicas: i32,
+    /// Members that are as the template says and not too old.
+    #[serde(default)]
+    pub updated_replicas: i32,
+    /// Members that have been Ready for `strategy.minReadySeconds`.
+    #[serde(default)]
+    pub available_replicas: i32,
     /// The label selector of the members, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Ready.
+    /// Ready, Progressing, and Withheld while a limit keeps members from being created.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
     /// The metadata.generation that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+// === impl PoolStrategy ===
+
+impl Default for PoolStrategy {
+    fn default() -> Self {
+        Self {
+            max_surge: default_max_surge(),
+            max_unavailable: default_max_unavailable(),
+            min_ready_seconds: 0,
+        }
+    }
+}
+
+// === impl ProxyPoolSpec ===
+
+impl ProxyPoolSpec {
+    /// A pool with this template, everything else as defaulted.
+    pub fn of(template: ProxyTemplate) -> Self {
+        Self {
+            replicas: default_replicas(),
+            template,
+            strategy: PoolStrategy::default(),
+            max_age_seconds: None,
+            allowed_namespaces: None,
+            lease_policy: LeasePolicy::default(),
+            max_leases_per_target: default_max_leases_per_target(),
+            placements: Vec::new(),
+            limits: None,
+        }
+    }
 }
 
 // === impl ProxyPool ===
@@ -250,13 +361,8 @@ mod tests {
         let mut pool = ProxyPool::new(
             "eu",
             ProxyPoolSpec {
-                replicas: 1,
-                template,
                 allowed_namespaces: allowed,
-                lease_policy: LeasePolicy::default(),
-                max_leases_per_target: 1,
-                placements: Vec::new(),
-                limits: None,
+                ..ProxyPoolSpec::of(template)
             },
         );
         pool.metadata.namespace = Some("fleet".into());
@@ -329,6 +435,8 @@ mod tests {
         .unwrap();
         assert_eq!((spec.replicas, spec.max_leases_per_target), (1, 1));
         assert_eq!(spec.lease_policy, LeasePolicy::LeastLoaded);
+        assert_eq!(spec.strategy, PoolStrategy::default());
+        assert_eq!(spec, ProxyPoolSpec::of(spec.template.clone()));
         assert_eq!(spec.template.spec, ProxySpec::managed("local"));
     }
 }
