@@ -166,9 +166,11 @@ fn progressing(reason: &'static str) -> impl Fn(Option<&ProxyPool>) -> Option<St
     }
 }
 
+/// The members that are not on their way out.
 async fn members(site: &Site) -> Vec<Proxy> {
     let all = site.proxies().list(&ListParams::default()).await.unwrap();
-    all.items
+    let stays = |proxy: &Proxy| proxy.metadata.deletion_timestamp.is_none();
+    all.into_iter().filter(stays).collect()
 }
 
 async fn names_of(site: &Site) -> BTreeSet<String> {

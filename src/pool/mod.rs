@@ -21,7 +21,9 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::Proxy;
@@ -30,6 +32,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::controller::Action as Next;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use runtime_kit::backoff::{Backoff, BackoffPolicy};
 use runtime_kit::{Class, Classify, Clock};
 use tracing::Instrument;
@@ -55,8 +58,19 @@ pub struct Ctx {
     pending: Pending,
     exhausted: Exhausted,
     leases: LeaseCounts,
+    written: Written,
     backoff: Backoff<String>,
 }
+
+/// The resourceVersion of our last status write, by pool UID. Why: a pass over an older state would
+/// not know what the status remembers of the roll.
+#[derive(Debug, Default)]
+struct Written(Mutex<HashMap<String, u64>>);
+
+/// How long to wait for the watch to show our last write, which wakes the controller by itself.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+// === impl Ctx ===
 
 impl Ctx {
     /// Puts a context together.
@@ -76,9 +90,33 @@ impl Ctx {
             pending: Pending::default(),
             exhausted: Exhausted::default(),
             leases: LeaseCounts::new(leases),
+            written: Written::default(),
             backoff,
         }
     }
+}
+
+// === impl Written ===
+
+impl Written {
+    fn note(&self, pool: &ProxyPool) {
+        if let (Some(uid), Some(version)) = (pool.uid(), version(pool)) {
+            self.0.lock().insert(uid, version);
+        }
+    }
+
+    fn is_behind(&self, pool: &ProxyPool) -> bool {
+        let written = self.0.lock().get(&pool.uid().unwrap_or_default()).copied();
+        matches!((version(pool), written), (Some(version), Some(written)) if version < written)
+    }
+
+    fn forget(&self, pool: &ProxyPool) {
+        self.0.lock().remove(&pool.uid().unwrap_or_default());
+    }
+}
+
+fn version(pool: &ProxyPool) -> Option<u64> {
+    pool.metadata.resource_version.as_ref()?.parse().ok()
 }
 
 /// A failed pass.
@@ -183,7 +221,11 @@ pub fn error_policy(pool: Arc<ProxyPool>, error: &Error, ctx: Arc<Ctx>) -> Next 
 async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
     // Why: the garbage collector deletes the members of a pool that goes.
     if pool.metadata.deletion_timestamp.is_some() {
+        ctx.written.forget(pool);
         return Ok(Next::await_change());
+    }
+    if ctx.written.is_behind(pool) {
+        return Ok(Next::requeue(CATCH_UP));
     }
     let now = ctx.clock.now();
     let known = observe::Known {
@@ -215,7 +257,7 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
         let written = api
             .replace_status(&pool.name_any(), &post_params(), &changed)
             .await;
-        written.map_err(Error::Status)?;
+        ctx.written.note(&written.map_err(Error::Status)?);
         let before = pool
             .status
             .as_ref()

@@ -113,8 +113,8 @@ fn balance(observation: &Observation, roll: &Roll) -> Balance {
     let missing = missing.min(observation.room.count);
     let missing = match roll.stage {
         // Why: without a roll, one that is on its way out is made up for at once.
-        Stage::Done => missing,
-        Stage::Surge(_) | Stage::Retire(_) | Stage::Waiting | Stage::Halted => {
+        Stage::Done if !roll.deletes_first => missing,
+        Stage::Done | Stage::Surge(_) | Stage::Retire(_) | Stage::Waiting | Stage::Halted => {
             missing.min(roll.headroom(observation))
         },
     };

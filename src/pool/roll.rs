@@ -63,7 +63,11 @@ impl Roll {
         let wanted = (*replicas).min(machines.saturating_add(room.count));
         let (old, new): (Vec<_>, Vec<_>) =
             members.iter().partition(|member| member.outdated.is_some());
-        let deletes_first = !old.is_empty() && has_no_room(observation, &new, machines, wanted);
+        // Why also when none is outdated any more: the machine of the last one has to be gone
+        // before another can be had.
+        let short = members.len() + unseen < wanted;
+        let under_way = !old.is_empty() || (observation.deletes_first && short);
+        let deletes_first = under_way && has_no_room(observation, &new, machines, wanted);
         let surge = if deletes_first || old.is_empty() {
             0
         } else {

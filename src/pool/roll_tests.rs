@@ -200,7 +200,10 @@ impl World {
                     after <= self.replicas + surge,
                     "more than replicas and surge"
                 );
-                if roll.stage != Stage::Done {
+                if roll.deletes_first {
+                    let machines = after + self.going.len();
+                    assert!(machines <= self.replicas, "no room was known of");
+                } else if roll.stage != Stage::Done {
                     let machines = after + self.going.len();
                     assert!(machines <= self.replicas + surge, "more machines than that");
                 }

@@ -96,7 +96,7 @@ fn progressing(observation: &Observation, roll: &Roll) -> Statement {
     let total = updated + outdated;
     let so_far = format!("{updated} of {total} members are as the template says");
     let state = |status, reason, message| Statement::new(c::PROGRESSING, status, reason, message);
-    if *outdated == 0 {
+    if *outdated == 0 && !deletes_first {
         let message = "every member is as the template says".to_owned();
         return state(true, c::REASON_ROLLOUT_COMPLETE, message);
     }

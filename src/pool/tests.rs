@@ -1,7 +1,5 @@
 //! Membership, scale-up and scale-down order, and the status of a pool.
 
-use std::time::Duration;
-
 use crawl_api::conditions::{self, Statement};
 use crawl_api::pool::{PoolPlacement, ProxyPoolSpec, ProxyTemplate, TemplateMetadata};
 use crawl_api::proxy::{Phase, ProxySpec, ProxyStatus, Setback};
@@ -191,6 +189,22 @@ fn a_store_that_is_behind_causes_neither_a_second_create_nor_a_second_delete() {
         Action::Rest
     );
     assert_eq!(plan(&seen(&pool_of(0), &[], &pending, 5)), Action::Rest);
+}
+
+#[test]
+fn a_state_older_than_our_last_write_is_behind() {
+    let at_version = |version: &str| {
+        let mut pool = pool(1);
+        pool.metadata.resource_version = Some(version.into());
+        pool
+    };
+    let written = Written::default();
+    assert!(!written.is_behind(&at_version("5")));
+    written.note(&at_version("11"));
+    assert!(written.is_behind(&at_version("9")));
+    assert!(!written.is_behind(&at_version("11")));
+    written.forget(&at_version("11"));
+    assert!(!written.is_behind(&at_version("9")));
 }
 
 #[test]
