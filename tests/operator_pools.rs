@@ -36,6 +36,7 @@ struct Desk {
 }
 
 impl Desk {
+    #[expect(clippy::print_stdout, reason = "shown when the test fails")]
     async fn open(site: &Site) -> Self {
         static INSTALLED: OnceCell<()> = OnceCell::const_new();
         let endpoints: Api<ProxyEndpoint> = Api::namespaced(site.client.clone(), site.namespace);
