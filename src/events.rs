@@ -87,12 +87,24 @@ impl Events {
 
     async fn publish(&self, object: &impl Resource<DynamicType = ()>, events: Vec<Event>) {
         let reference = object.object_ref(&());
-        for event in events {
+        for event in events.into_iter().map(published) {
             if let Err(error) = self.0.publish(&event, &reference).await {
                 let error = runtime_kit::chain(&error).to_string();
                 tracing::debug!(error, reason = event.reason, "event not published");
             }
         }
+    }
+}
+
+/// Bytes of a note: the API server refuses an event with more.
+const MAX_NOTE: usize = 1_024;
+
+/// The event as the API server takes it.
+fn published(event: Event) -> Event {
+    let note = event.note.as_deref();
+    Event {
+        note: note.map(|note| runtime_kit::shortened(note, MAX_NOTE)),
+        ..event
     }
 }
 
@@ -202,6 +214,22 @@ mod tests {
             told(&created, &failed),
             [("ConnectFailed".to_owned(), true)]
         );
+    }
+
+    /// The API server refuses longer notes, and the event would be lost.
+    #[test]
+    fn a_long_note_is_cut_to_what_the_api_server_takes() {
+        let statement = Statement::new(
+            c::PROVISIONED,
+            false,
+            c::REASON_PROVIDER_ERROR,
+            "é".repeat(5_000),
+        );
+        let mut failed = Vec::new();
+        c::set(&mut failed, statement, None, Timestamp::UNIX_EPOCH);
+        let mut events = between(&[], &failed, |_| true).into_iter().map(published);
+        let note = events.next().and_then(|event| event.note).unwrap();
+        assert!(note.len() <= 1_024 && note.ends_with('…'), "{}", note.len());
     }
 
     #[test]

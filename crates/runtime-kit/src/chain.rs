@@ -15,6 +15,21 @@ pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
     Chain(error)
 }
 
+/// Bytes of an error that are told. Why so few: each goes into conditions of objects that everybody
+/// watches, and what servers answer may be a page of any length.
+const MAX_BYTES: usize = 4_096;
+
+/// The beginning of a text, with a mark when there was more: at most `bytes` long.
+pub fn shortened(text: &str, bytes: usize) -> String {
+    const MORE: char = '…';
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(bytes.saturating_sub(MORE.len_utf8()));
+    let kept = text.get(..end).unwrap_or_default();
+    format!("{kept}{MORE}")
+}
+
 /// Displays an error with its sources; see [`chain`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a>(&'a (dyn Error + 'static));
@@ -22,18 +37,29 @@ pub struct Chain<'a>(&'a (dyn Error + 'static));
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = describe(self.0);
-        f.write_str(&said)?;
+        let mut all = said.clone();
         let mut source = self.0.source();
         while let Some(error) = source {
             let text = describe(error);
             if !said.contains(&text) {
-                write!(f, ": {text}")?;
+                all.push_str(": ");
+                all.push_str(&text);
                 said = text;
             }
             source = error.source();
         }
-        Ok(())
+        f.write_str(&shortened(&on_one_line(&all), MAX_BYTES))
     }
+}
+
+/// Why: servers answer with pages, and may answer with what makes a terminal do something.
+fn on_one_line(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.to_owned();
+    }
+    let words = text.split(|c: char| c.is_control() || c.is_whitespace());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    words.join(" ")
 }
 
 /// Why: kube displays a refusal with the debug form of the whole Status, and errors around it
@@ -102,6 +128,23 @@ mod tests {
             chain(&error).to_string(),
             "cannot read the store: io: disk full: ENOSPC"
         );
+    }
+
+    /// As a gateway answers with a page, and a hostile server with whatever it likes.
+    #[test]
+    fn what_others_say_stays_one_line_of_bounded_length() {
+        let page = link(
+            "cannot list",
+            Some(link("<html>\r\n <title>502</title>\u{1b}[2J", None)),
+        );
+        assert_eq!(
+            chain(&page).to_string(),
+            "cannot list: <html> <title>502</title> [2J"
+        );
+        let text = "é".repeat(100_000);
+        let long = link(Box::leak(text.into_boxed_str()), None);
+        let told = chain(&long).to_string();
+        assert!(told.len() <= 4_096 && told.ends_with('…'), "{}", told.len());
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod logging;
 pub mod tasks;
 pub mod tls;
 
-pub use chain::chain;
+pub use chain::{chain, shortened};
 pub use class::{Class, Classify};
 pub use clock::{Clock, SteppedClock, SystemClock};
 pub use tasks::Supervisor;
