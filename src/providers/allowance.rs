@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use runtime_kit::{Class, Clock};
 
 use super::Error;
+use super::error::MAX_WAIT;
 
 /// One caller gets one in so many calls.
 const SHARE: u32 = 10;
@@ -57,10 +58,21 @@ struct State {
     calls: Bucket,
     creates: Bucket,
     callers: HashMap<Arc<str>, Bucket>,
-    /// The turn of the last call that was sent away.
-    promised: Duration,
+    /// Those who were sent away.
+    waiting: Queue,
+    /// The same, of those that cannot wait: they are not behind the others.
+    urgent: Queue,
     /// The account asked to be left alone until then.
     rest_until: Duration,
+}
+
+/// Those who were sent away come back one after the other.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The last turn that was given.
+    last: Duration,
+    /// By caller. Who comes back earlier keeps its turn, so that it delays nobody.
+    turns: HashMap<Arc<str>, Duration>,
 }
 
 /// A token bucket, as the time at which it is full again.
@@ -224,6 +236,27 @@ impl Bucket {
     }
 }
 
+// === impl Queue ===
+
+impl Queue {
+    /// When a caller may come back, which is not before `soonest`.
+    fn turn(&mut self, caller: Option<Arc<str>>, soonest: Duration, cost: Duration) -> Duration {
+        let given = caller.as_ref().and_then(|caller| self.turns.get(caller));
+        if let Some(given) = given.filter(|given| **given >= soonest) {
+            return *given;
+        }
+        let turn = soonest.max(self.last + cost);
+        self.last = turn;
+        if let Some(caller) = caller {
+            if self.turns.len() >= CALLERS {
+                self.turns.retain(|_, turn| *turn >= soonest);
+            }
+            self.turns.insert(caller, turn);
+        }
+        turn
+    }
+}
+
 // === impl Allowance ===
 
 impl Allowance {
@@ -271,8 +304,13 @@ impl Allowance {
         let wait = state.calls.wait(now, cost, usable);
         if !wait.is_zero() {
             // Why a turn each: sent away with the same time to wait, all would come back at once.
-            let turn = (now + wait).max(state.promised + cost);
-            state.promised = turn;
+            let State {
+                waiting,
+                urgent: first,
+                ..
+            } = &mut *state;
+            let queue = if urgent { first } else { waiting };
+            let turn = queue.turn(caller, now + wait, cost);
             return Err(self.refuse(turn.saturating_sub(now), Exhausted::calls(rate)));
         }
         state.calls.take(now, cost);
@@ -319,9 +357,10 @@ impl Allowance {
         bucket.full_at = bucket.full_at.max(full_at);
     }
 
-    /// Leaves the account alone for so long. A shorter rest does not end a longer one.
+    /// Leaves the account alone for so long, [`MAX_WAIT`] at most. A shorter rest does not end a
+    /// longer one.
     pub(super) fn rest(&self, rest: Duration) {
-        let until = self.0.clock.elapsed() + rest;
+        let until = self.0.clock.elapsed() + rest.min(MAX_WAIT);
         let mut state = self.0.state.lock();
         state.rest_until = state.rest_until.max(until);
     }

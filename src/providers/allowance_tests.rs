@@ -210,3 +210,37 @@ fn two_providers_of_an_account_have_the_lower_limits_of_both() {
     assert_eq!(limits(100, 400).lower(limits(200, 300)), limits(100, 300));
     assert_eq!(limits(100, 19).lower(limits(0, 300)), limits(100, 300));
 }
+
+/// A tenant who changes a Proxy all the time is sent away each time, and must not move the turns of
+/// others away by that.
+#[test]
+fn who_comes_back_before_its_turn_keeps_it_and_delays_nobody() {
+    let (allowance, _clock) = account(limits(3_600));
+    allowance.told(0);
+    let first = take(&allowance, "hasty", true).unwrap_err().wait();
+    for _ in 0..1_000 {
+        let again = take(&allowance, "hasty", true).unwrap_err();
+        assert_eq!(again.wait(), first);
+    }
+    let other = take(&allowance, "other", true).unwrap_err();
+    assert!(other.wait() < Some(Duration::from_secs(10)), "{other:?}");
+}
+
+#[test]
+fn what_cannot_wait_does_not_wait_behind_those_who_only_look() {
+    let (allowance, _clock) = account(limits(3_600));
+    allowance.told(0);
+    for poll in 0..1_000 {
+        assert!(take(&allowance, &format!("poll-{poll}"), false).is_err());
+    }
+    let urgent = take(&allowance, "delete", true).unwrap_err();
+    assert!(urgent.wait() < Some(Duration::from_secs(10)), "{urgent:?}");
+}
+
+/// A cloud, or something in between, may say anything.
+#[test]
+fn an_endless_rest_is_an_hour() {
+    let (allowance, _clock) = account(limits(3_600));
+    allowance.rest(Duration::MAX);
+    assert_eq!(allowance.resting(), HOUR);
+}

@@ -149,7 +149,11 @@ fn label(class: Class) -> &'static str {
 impl Provider for Metered {
     async fn create(&self, request: &InstanceRequest) -> Result<Created, Error> {
         self.allowance.take_create()?;
-        let created = urgently(self.call("create", self.inner.create(request))).await?;
+        let create = async {
+            let created = self.inner.create(request).await;
+            created.map_err(|error| error.without_secrets(request))
+        };
+        let created = urgently(self.call("create", create)).await?;
         self.snapshot.touch(&created.instance.id, &*self.clock);
         Ok(created)
     }

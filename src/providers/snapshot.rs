@@ -69,6 +69,8 @@ impl Snapshot {
             }
             // Why before it is there: one that fails is not tried again at once.
             taken.at = Some(now);
+            // Why now: who waits for the listing may go away, and what was seen before is older.
+            taken.instances.clear();
             taken.instances = match list.await {
                 Ok(Listing { instances, .. }) => by_id(instances),
                 Err(error) => {

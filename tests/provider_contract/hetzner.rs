@@ -1,6 +1,7 @@
 //! The provider `hetzner` against the fake Hetzner Cloud: the contract's site, and what is its own.
 
 use std::error::Error as _;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -542,4 +543,36 @@ async fn a_server_can_be_a_real_proxy() {
     })
     .await;
     site.finish().await;
+}
+
+/// What lies: each page names the first one as the next. What was read so far is no list.
+#[tokio::test]
+async fn a_list_that_leads_back_is_an_error_and_not_the_end() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4_096];
+            let _length = stream.read(&mut request).unwrap();
+            let body = r#"{"servers": [], "meta": {"pagination": {"next_page": 1}}}"#;
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "token-1").unwrap();
+    let text = format!(
+        "providers: [{{name: under-test, type: hetzner, hetzner: {{tokenFile: {}, \
+         endpoint: 'http://{address}', locations: [fsn1]}}}}]",
+        token.display()
+    );
+    let provider = build(&text).await.unwrap();
+    let error = provider.survey(&cluster()).await.unwrap_err();
+    assert_eq!(error.class(), Class::Transient);
+    assert!(error.to_string().contains("page 1 is said"), "{error}");
 }

@@ -116,8 +116,15 @@ impl Hetzner {
             let next = list.next_page();
             found.extend(list.servers);
             match next {
+                None => return Ok(found),
                 Some(next) if next > page => page = next,
-                Some(_) | None => return Ok(found),
+                // Why not what was found so far: what a list lacks passes for gone.
+                Some(next) => {
+                    let message = format!(
+                        "cannot list the servers: page {next} is said to follow page {page}"
+                    );
+                    return Err(Error::new(Class::Transient, message));
+                },
             }
         }
     }
