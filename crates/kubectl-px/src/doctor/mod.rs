@@ -67,7 +67,7 @@ impl Doctor {
         if let Some(name) = &self.name {
             let views = one::look(&session, name, self.operator_url.as_deref()).await?;
             let text = match self.output {
-                None => views.render(),
+                None => report::visible(&views.render()),
                 Some(DoctorOutput::Json) => format!("{:#}\n", views.to_json()),
             };
             print(&text)?;
@@ -80,7 +80,7 @@ impl Doctor {
         )
         .await?;
         let text = match self.output {
-            None => report::render(&findings),
+            None => report::visible(&report::render(&findings)),
             Some(DoctorOutput::Json) => format!("{:#}\n", report::to_json(&findings)),
         };
         print(&text)?;

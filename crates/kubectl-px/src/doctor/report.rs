@@ -86,6 +86,20 @@ pub(crate) fn render(findings: &[Finding]) -> String {
     text
 }
 
+/// The text with every control character but ends of lines written out, as kubectl does. Why:
+/// whoever may write an object in some namespace must not get at the terminal of who looks at all.
+pub(crate) fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// The same for programs.
 pub(crate) fn to_json(findings: &[Finding]) -> Value {
     let items: Vec<_> = findings
@@ -100,4 +114,18 @@ pub(crate) fn to_json(findings: &[Finding]) -> Value {
         })
         .collect();
     json!({"findings": items})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_object_says_does_nothing_to_the_terminal() {
+        let finding = Finding::new(Level::Warn, "proxies", "a/b: \u{1b}[2J\u{9b}31m\rgrün");
+        assert_eq!(
+            visible(&render(&[finding])),
+            "warn  proxies  a/b: \\u{1b}[2J\\u{9b}31m\\rgrün\n"
+        );
+    }
 }
