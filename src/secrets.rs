@@ -5,6 +5,7 @@
 //! watch, passes find changes at their own pace.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use crawl_api::proxy::Proxy;
 use futures::stream::SelectAll;
@@ -15,9 +16,14 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use runtime_kit::{Class, Classify};
 use tokio::sync::mpsc;
 
 use crate::watch::Subscription;
+
+/// When a watch that is forbidden is tried again. Why not left to the watch's own backoff: each try
+/// begins with an event of its own, which resets it, so it asked (and warned) every second for ever.
+const FORBIDDEN_RETRY: Duration = Duration::from_secs(20);
 
 /// The Secrets that a Proxy refers to, in its own namespace.
 fn references(proxy: &Proxy) -> impl Iterator<Item = String> {
@@ -79,22 +85,41 @@ fn concerned<'a>(
 /// again.
 fn watch(client: Client, namespace: String) -> impl Stream<Item = (String, String)> + Send {
     let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, &namespace);
-    watcher(secrets, watcher::Config::default())
-        .default_backoff()
-        .filter_map(move |event| {
-            let secret = match event {
-                Ok(Event::Apply(secret) | Event::InitApply(secret) | Event::Delete(secret)) => {
-                    Some((namespace.clone(), secret.name_any()))
-                },
-                Ok(Event::Init | Event::InitDone) => None,
-                Err(error) => {
-                    let error = runtime_kit::chain(&error).to_string();
-                    tracing::debug!(namespace, error, "Secrets cannot be watched");
-                    None
-                },
-            };
-            std::future::ready(secret)
-        })
+    let events = watcher(secrets, watcher::Config::default()).default_backoff();
+    let names = events.then(move |event| named(namespace.clone(), event));
+    names.filter_map(std::future::ready)
+}
+
+async fn named(
+    namespace: String,
+    event: watcher::Result<Event<PartialObjectMeta<Secret>>>,
+) -> Option<(String, String)> {
+    match event {
+        Ok(Event::Apply(secret) | Event::InitApply(secret) | Event::Delete(secret)) => {
+            Some((namespace, secret.name_any()))
+        },
+        Ok(Event::Init | Event::InitDone) => None,
+        Err(error) => {
+            let wait = extra_wait(&error);
+            let error = runtime_kit::chain(&error).to_string();
+            tracing::debug!(namespace, error, "Secrets cannot be watched");
+            if let Some(wait) = wait {
+                tokio::time::sleep(wait).await;
+            }
+            None
+        },
+    }
+}
+
+/// How much longer than the watch itself does it is waited after a failure.
+fn extra_wait(error: &watcher::Error) -> Option<Duration> {
+    let forbidden = match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => error.class() == Class::Forbidden,
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => false,
+    };
+    forbidden.then_some(FORBIDDEN_RETRY)
 }
 
 #[cfg(test)]
@@ -102,6 +127,7 @@ mod tests {
     use std::sync::Arc;
 
     use crawl_api::proxy::{Auth, CloudInit, ProxySpec, SecretKeyRef, SecretRef};
+    use kube::core::Status;
 
     use super::*;
 
@@ -157,5 +183,17 @@ mod tests {
         assert!(woken("other").is_empty());
         assert!(referring(&all[3]).is_none());
         assert!(referring(&all[2]).is_some());
+    }
+
+    /// kube's backoff of a watch is reset by the event that each try begins with.
+    #[test]
+    fn a_forbidden_watch_is_not_tried_every_second() {
+        let wait = |code: u16, reason: &str| {
+            let status = Status::failure("secrets", reason).with_code(code);
+            let error = kube::Error::Api(Box::new(status));
+            extra_wait(&watcher::Error::InitialListFailed(error))
+        };
+        assert_eq!(wait(403, "Forbidden"), Some(FORBIDDEN_RETRY));
+        assert_eq!(wait(503, "ServiceUnavailable"), None);
     }
 }
