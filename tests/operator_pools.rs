@@ -381,3 +381,65 @@ async fn a_change_that_needs_no_machine_is_written_into_members_and_replaces_non
         .unwrap();
     assert_eq!(books.len(), 2, "no machine was replaced");
 }
+
+/// A resource quota of the namespace, or a webhook, refuses creates for as long as it likes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_create_is_tried_again_with_backoff_and_told_once() {
+    let site = Site::new("refused").await;
+    let operator = site.operator();
+    create(&pools(&site), &pool(2)).await;
+    until(&pools(&site), "eu", "two members", complete(2)).await;
+    let label = json!({"metadata": {"labels": {"mine": "no label value"}}});
+    let change = json!({"spec": {"replicas": 3, "template": label}});
+    merge(&pools(&site), "eu", change).await;
+    let pools = pools(&site);
+    let refused = until(&pools, "eu", "the refusal", |pool| {
+        let pool = pool?;
+        let ready = c::find(&pool.status.as_ref()?.conditions, c::READY)?;
+        (ready.reason == c::REASON_MEMBER_WRITE_FAILED).then(|| pool.clone())
+    });
+    let refused = refused.await;
+
+    let failed = "controller_runtime_reconcile_total{controller=\"pool\",result=\"error\"}";
+    let before = operator.metric(failed).await;
+    wait_for("three more attempts", TIMEOUT, async || {
+        Ok((operator.metric(failed).await >= before + 3.0).then_some(()))
+    })
+    .await
+    .unwrap();
+    let later = pools.get("eu").await.unwrap();
+    assert_eq!(
+        later.resource_version(),
+        refused.resource_version(),
+        "a status write for each attempt wakes the controller for the next: {later:#?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_refuses_a_change_holds_up_no_other() {
+    let site = Site::new("refusing").await;
+    let _operator = site.operator();
+    create(&pools(&site), &pool(4)).await;
+    until(&pools(&site), "eu", "four members", complete(4)).await;
+    // The timeout may not be longer than the interval, which the template is about to change.
+    let odd = names_of(&site).await.first().unwrap().clone();
+    let proxies = site.proxies();
+    let by_hand = json!({"spec": {"healthCheck": {"intervalSeconds": 9, "timeoutSeconds": 9}}});
+    merge(&proxies, &odd, by_hand).await;
+    let in_place = json!({"maxLeases": 9, "healthCheck": {"intervalSeconds": 5}});
+    change_template(&site, in_place).await;
+    for name in names_of(&site).await.iter().filter(|name| **name != odd) {
+        until(&proxies, name, "the change", |proxy| {
+            (proxy?.spec.max_leases == 9).then_some(())
+        })
+        .await;
+    }
+    let pools = pools(&site);
+    let message = until(&pools, "eu", "the refusal", |pool| {
+        let ready = c::find(&pool?.status.as_ref()?.conditions, c::READY)?;
+        (ready.reason == c::REASON_MEMBER_WRITE_FAILED).then(|| ready.message.clone())
+    });
+    let message = message.await;
+    assert!(message.contains(&odd), "{message}");
+    assert!(message.contains("timeoutSeconds"), "{message}");
+}

@@ -21,60 +21,112 @@ use super::{Ctx, Error};
 /// Up to so many deleted members are named in the event.
 const NAMED: usize = 5;
 
-/// Carries out an action; the first failure ends it.
+/// Carries out an action and tells what was done.
+///
+/// # Errors
+/// The first write that was refused. What is refused for one member is not for the others: they are
+/// deleted or changed all the same. A refused creation ends it, since the next would be refused too.
 pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(), Error> {
     let api: Api<Proxy> =
         Api::namespaced(ctx.client.clone(), &pool.namespace().unwrap_or_default());
     match action {
-        Action::Rest | Action::CountLeases | Action::AwaitLeases => {},
+        Action::Rest | Action::CountLeases | Action::AwaitLeases => Ok(()),
         Action::Create(count, place) => {
-            for _ in 0..count {
-                create(ctx, pool, &api, place.as_ref()).await?;
+            let mut result = Ok(());
+            let mut created = 0;
+            while created < count && result.is_ok() {
+                result = create(ctx, pool, &api, place.as_ref()).await;
+                created += usize::from(result.is_ok());
             }
-            let note = format!("created {count} members");
-            ctx.events
-                .done(pool, "Create", c::REASON_MEMBERS_CREATED, note)
-                .await;
+            if created > 0 {
+                let note = format!("created {created} members");
+                ctx.events
+                    .done(pool, "Create", c::REASON_MEMBERS_CREATED, note)
+                    .await;
+            }
+            result
         },
         Action::Delete(cause, members) => {
+            let mut done = Done::default();
             for member in &members {
-                delete(ctx, pool, &api, member).await?;
+                done.note(member, delete(ctx, pool, &api, member).await);
             }
             let why = match cause {
                 Cause::TooMany => "there are more than replicas asks for",
                 Cause::NoCapacity => "there is no machine for them where they are",
                 Cause::Outdated => "newer ones take their place",
             };
-            let note = format!("deleted {}: {why}", list(members.iter()));
-            ctx.events
-                .done(pool, "Delete", c::REASON_MEMBERS_DELETED, note)
-                .await;
+            if let Some(names) = done.names() {
+                let note = format!("deleted {names}: {why}");
+                ctx.events
+                    .done(pool, "Delete", c::REASON_MEMBERS_DELETED, note)
+                    .await;
+            }
+            done.result
         },
         Action::Update(members) => {
+            let mut done = Done::default();
             for (member, update) in &members {
-                write(ctx, pool, &api, member, update).await?;
+                done.note(member, write(ctx, pool, &api, member, update).await);
             }
-            let names = list(members.iter().map(|(member, _)| member));
             let adopted = members.iter().all(|(_, update)| update.adopts);
-            let note = if adopted {
-                format!("took {names} for what the template says: nothing was recorded of them")
-            } else {
-                format!("wrote the changed template into {names}")
-            };
-            ctx.events
-                .done(pool, "Update", c::REASON_MEMBERS_UPDATED, note)
-                .await;
+            if let Some(names) = done.names() {
+                let note = if adopted {
+                    format!(
+                        "took {names} for members as the template says: their records were missing"
+                    )
+                } else {
+                    format!("wrote the changed template into {names}")
+                };
+                ctx.events
+                    .done(pool, "Update", c::REASON_MEMBERS_UPDATED, note)
+                    .await;
+            }
+            done.result
         },
     }
-    Ok(())
+}
+
+/// What came of the writes of an action.
+struct Done<'a> {
+    members: Vec<&'a Member>,
+    result: Result<(), Error>,
+}
+
+impl Default for Done<'_> {
+    fn default() -> Self {
+        Self {
+            members: Vec::new(),
+            result: Ok(()),
+        }
+    }
+}
+
+impl<'a> Done<'a> {
+    /// The first failure is kept.
+    fn note(&mut self, member: &'a Member, result: Result<(), Error>) {
+        match result {
+            Ok(()) => self.members.push(member),
+            Err(error) if self.result.is_ok() => self.result = Err(error),
+            Err(error) => {
+                let error = runtime_kit::chain(&error).to_string();
+                tracing::debug!(member = member.name, error, "refused as well");
+            },
+        }
+    }
+
+    /// The members whose write succeeded, if there are any.
+    fn names(&self) -> Option<String> {
+        (!self.members.is_empty()).then(|| list(&self.members))
+    }
 }
 
 /// The members by name, or how many they are.
-fn list<'a>(members: impl ExactSizeIterator<Item = &'a Member>) -> String {
+fn list(members: &[&Member]) -> String {
     if members.len() > NAMED {
         return format!("{} members", members.len());
     }
-    let names: Vec<_> = members.map(|member| member.name.as_str()).collect();
+    let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
     names.join(", ")
 }
 
@@ -175,7 +227,7 @@ pub(super) fn build_member(pool: &ProxyPool, place: Option<&PoolPlacement>) -> P
     if let Some(place) = place {
         spec.placement = Some(placement::resolve(spec.placement.as_ref(), place));
     }
-    let template = Template::of(&pool.spec.template).annotations();
+    let template = Template::of(pool).annotations();
     let annotations: BTreeMap<_, _> = annotations.clone().into_iter().chain(template).collect();
     let pool_label = (names::LABEL_POOL.to_owned(), pool.name_any());
     let labels: BTreeMap<_, _> = labels.clone().into_iter().chain([pool_label]).collect();

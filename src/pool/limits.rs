@@ -24,6 +24,8 @@ pub(super) struct Room {
     pub place: Option<PoolPlacement>,
     /// What keeps `count` from being larger.
     pub bound: Option<Bound>,
+    /// There is more than a limit allows already: what goes makes no room for another.
+    pub exceeded: bool,
 }
 
 /// What the pool has: the place of each member that has, or may have, a machine, and how many
@@ -48,15 +50,19 @@ pub(super) fn room(limits: Option<&PoolLimits>, places: &[Place], machines: Mach
             count: 0,
             place: None,
             bound: Some(Bound::Paused),
+            exceeded: false,
         };
     }
     let mut room = Room {
         count: usize::MAX,
         place: candidates.first().map(|place| place.placement.clone()),
         bound: None,
+        exceeded: false,
     };
     if let Some(limit) = &price_per_hour {
-        let left = micros(limit).saturating_sub(spent(places, machines));
+        let spent = spent(places, machines);
+        let left = micros(limit).saturating_sub(spent);
+        room.exceeded = spent > micros(limit);
         let affordable = candidates.iter().find(|place| price(place) <= left);
         room.bound = Some(Bound::Price(limit.clone()));
         room.count = match affordable {
@@ -72,7 +78,9 @@ pub(super) fn room(limits: Option<&PoolLimits>, places: &[Place], machines: Mach
     }
     if let Some(limit) = replicas {
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
-        let left = most.saturating_sub(machines.places.len() + machines.unseen);
+        let there = machines.places.len() + machines.unseen;
+        let left = most.saturating_sub(there);
+        room.exceeded |= there > most;
         if left < room.count {
             room.count = left;
             room.bound = Some(Bound::Replicas(limit));
@@ -161,7 +169,9 @@ mod tests {
         };
         let two = judged(&limits, &[], &[None, None]);
         assert_eq!((two.count, two.bound), (1, Some(Bound::Replicas(3))));
-        assert_eq!(judged(&limits, &[], &[None; 5]).count, 0);
+        assert!(!judged(&limits, &[], &[None; 3]).exceeded);
+        let above = judged(&limits, &[], &[None; 5]);
+        assert_eq!((above.count, above.exceeded), (0, true));
         let machines = Machines {
             places: &[],
             unseen: 0,
@@ -184,6 +194,8 @@ mod tests {
             (none.count, none.bound),
             (0, Some(Bound::Price("0.6".into())))
         );
+        assert!(!none.exceeded);
+        assert!(judged(&priced("0.5"), &places, &[Some(0), Some(0)]).exceeded);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crawl_api::pool::{ProxyPool, ProxyTemplate};
+use crawl_api::pool::ProxyPool;
 use crawl_api::proxy::{Phase, Proxy};
 use crawl_api::{conditions as c, names};
 use jiff::{SignedDuration, Timestamp};
@@ -42,7 +42,8 @@ pub(super) struct Update {
     pub patch: Value,
     /// [`names::ANNOTATION_APPLIED_TEMPLATE`] after it.
     pub applied: String,
-    /// It was created by a release that recorded nothing: it is taken for what the template says.
+    /// Only the records of membership are written: it was created by a release that recorded nothing,
+    /// or lost its label.
     pub adopts: bool,
 }
 
@@ -77,6 +78,8 @@ pub(super) struct Member {
 
 /// A template, with what members are compared with.
 pub(super) struct Template {
+    /// The name of the pool.
+    pool: String,
     pub revision: String,
     applied: Value,
     text: String,
@@ -85,9 +88,11 @@ pub(super) struct Template {
 // === impl Template ===
 
 impl Template {
-    pub(super) fn of(template: &ProxyTemplate) -> Self {
+    pub(super) fn of(pool: &ProxyPool) -> Self {
+        let template = &pool.spec.template;
         let applied = applied::applied(template);
         Self {
+            pool: pool.name_any(),
             revision: revision::revision(&template.spec),
             text: applied.to_string(),
             applied,
@@ -125,6 +130,22 @@ impl Template {
         (None, update)
     }
 
+    /// Adds the pool's label to what is written, if the member has lost it or never had it. Why also
+    /// for outdated members: leases are counted by it when members are chosen to go.
+    fn labelled(&self, member: &Proxy, update: Option<Update>) -> Option<Update> {
+        if member.labels().get(names::LABEL_POOL) == Some(&self.pool) {
+            return update;
+        }
+        let recorded = member.annotations().get(names::ANNOTATION_APPLIED_TEMPLATE);
+        let mut update = update.unwrap_or_else(|| Update {
+            patch: json!({}),
+            applied: recorded.cloned().unwrap_or_default(),
+            adopts: true,
+        });
+        update.patch["metadata"]["labels"][names::LABEL_POOL] = json!(self.pool);
+        Some(update)
+    }
+
     fn adoption(&self) -> Update {
         let record: serde_json::Map<_, _> = self
             .annotations()
@@ -160,6 +181,7 @@ impl Member {
         let created = proxy.creation_timestamp();
         let created = created.map(|time| time.0).unwrap_or_default();
         let (outdated, update) = template.compare(proxy);
+        let update = template.labelled(proxy, update);
         let to_available = wait_available(pool, proxy, now);
         let to_expire = wait_expired(pool, &uid, created, now);
         let expired = (to_expire == Some(Duration::ZERO)).then_some(Outdated::Age);

@@ -163,6 +163,24 @@ impl Error {
             | Self::Status(source) => source.class(),
         }
     }
+
+    /// The cache was behind: a conflict, or an object that is gone. No fault; the next pass knows better.
+    fn is_of_the_cache(&self) -> bool {
+        matches!(self.class(), Class::Conflict | Class::NotFound)
+    }
+
+    /// What status and events say. Why without the name of a member that was not created: each attempt
+    /// has another, and a status that differs is written, and wakes the controller for the next one.
+    fn told(&self) -> String {
+        let text = runtime_kit::chain(self).to_string();
+        match self {
+            Self::Create { name, .. } => match name.rsplit_once('-') {
+                Some((pool, _)) => text.replace(name.as_str(), &format!("{pool}-*")),
+                None => text,
+            },
+            Self::Delete { .. } | Self::Update { .. } | Self::Status(_) => text,
+        }
+    }
 }
 
 /// The pool that a Proxy is a member of.
@@ -209,8 +227,7 @@ pub fn error_policy(pool: Arc<ProxyPool>, error: &Error, ctx: Arc<Ctx>) -> Next 
     let delay = ctx.backoff.next(&uid);
     let (namespace, name) = (pool.namespace(), pool.name_any());
     let text = runtime_kit::chain(error).to_string();
-    // Why: a conflict or a missing object means that the cache was behind, which is no fault.
-    if matches!(error.class(), Class::Conflict | Class::NotFound) {
+    if error.is_of_the_cache() {
         tracing::debug!(namespace, name, error = text, "pass repeated");
     } else {
         tracing::warn!(namespace, name, error = text, "pass failed");
@@ -247,7 +264,8 @@ async fn pass(ctx: &Ctx, pool: &ProxyPool) -> Result<Next, Error> {
     tracing::debug!(?action, "decided");
     let failure = Box::pin(act::act(ctx, pool, action)).await.err();
 
-    let status = status::compute(pool, &observation, failure.as_ref(), now);
+    let fault = failure.as_ref().filter(|error| !error.is_of_the_cache());
+    let status = status::compute(pool, &observation, fault, now);
     if pool.status.as_ref() != Some(&status) {
         let mut changed = pool.clone();
         changed.metadata.managed_fields = None;

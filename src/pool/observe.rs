@@ -75,7 +75,7 @@ pub(super) fn observe(
         .collect();
     let unsettled = known.pending.settle(pool, &owned, elapsed);
     let (places, newly_exhausted) = known.exhausted.judge(pool, &owned, now, elapsed);
-    let template = Template::of(&pool.spec.template);
+    let template = Template::of(pool);
     let members: Vec<_> = owned
         .iter()
         .filter(|proxy| proxy.metadata.deletion_timestamp.is_none())

@@ -103,11 +103,16 @@ impl Roll {
         if !self.halted.is_empty() {
             return Stage::Halted;
         }
+        if self.is_bound(observation) {
+            return Stage::Waiting;
+        }
         // The first new member of a roll is a canary: nothing else happens until it is available,
         // except that what is left of an earlier roll makes room for it.
         let proven = new.iter().any(|member| member.available);
         let begun = new.len() + observation.unseen;
-        let alone = begun == 0;
+        // Without a machine it proves nothing and waits for one that an old member has.
+        let stranded = new.iter().all(|member| member.lacks_capacity) && observation.unseen == 0;
+        let alone = begun == 0 || (self.deletes_first && stranded);
         let more = self.headroom(observation).min(observation.room.count);
         let more = more.min(self.wanted.saturating_sub(begun));
         let fewer = self.retirable(observation, old, new);
@@ -128,6 +133,12 @@ impl Roll {
             (0, fewer) => Stage::Retire(fewer),
             (more, _) => Stage::Surge(more),
         }
+    }
+
+    /// Whether outdated members have to stay because nothing could take their place: there is more
+    /// than a limit allows. It deletes nothing, and neither does a roll for it.
+    pub(super) fn is_bound(&self, observation: &Observation) -> bool {
+        self.outdated > 0 && self.deletes_first && observation.room.exceeded
     }
 
     /// How many members may be created. Those that are on their way out have machines yet.

@@ -386,6 +386,46 @@ fn without_room_for_a_surge_members_are_deleted_first() {
 }
 
 #[test]
+fn a_roll_in_a_pool_above_its_limit_deletes_nothing() {
+    for limit in [0, 2] {
+        let mut world = World::rested(5, 1, 0);
+        world.limit = Some(limit);
+        world.change_template(false);
+        for _ in 0..20 {
+            world.settle();
+            world.tick();
+        }
+        assert_eq!(world.available(), 5);
+        assert_eq!(world.stage(), Stage::Waiting);
+    }
+    // At the limit it deletes first, and the first new one is waited for.
+    let mut world = World::rested(5, 1, 0);
+    world.limit = Some(5);
+    world.change_template(false);
+    for _ in 0..20 {
+        world.settle();
+        world.tick();
+    }
+    assert_eq!((world.available(), world.stage()), (4, Stage::Halted));
+}
+
+#[test]
+fn a_first_new_member_without_a_machine_gets_that_of_an_old_one() {
+    let mut world = World::rested(10, 1, 2);
+    world.quota = 9;
+    world.members[0].health = Health::Short;
+    world.change_template(true);
+    let mut fewest = world.available();
+    for _ in 0..40 {
+        world.settle();
+        fewest = fewest.min(world.available());
+        world.tick();
+    }
+    assert_eq!((world.updated(), world.available()), (10, 9));
+    assert_eq!(fewest, 8, "maxUnavailable is 2");
+}
+
+#[test]
 fn a_leased_member_goes_after_an_idle_one() {
     let mut world = World::rested(3, 1, 0);
     world.members[0].leases = 2;
@@ -493,7 +533,10 @@ proptest! {
             world.replicas.min(usize::try_from(limit).unwrap())
         });
         prop_assert!((least..=world.replicas).contains(&present), "{present} members");
-        prop_assert_eq!(world.updated(), present);
+        // Nor does a roll: above it, what goes could not be replaced.
+        if world.limit.is_none_or(|limit| present <= usize::try_from(limit).unwrap()) {
+            prop_assert_eq!(world.updated(), present);
+        }
         prop_assert_eq!(world.available(), present);
     }
 }

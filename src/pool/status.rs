@@ -66,7 +66,7 @@ fn ready(observation: &Observation, failure: Option<&Error>) -> Statement {
         _ => format!("; {unpriced} members have no pricePerHour and count as 0 for the limit"),
     };
     if let Some(failure) = failure {
-        let message = runtime_kit::chain(failure).to_string();
+        let message = failure.told();
         Statement::new(c::READY, false, c::REASON_MEMBER_WRITE_FAILED, message)
     } else if *wanted == 0 {
         Statement::new(c::READY, false, c::REASON_SCALED_TO_ZERO, "replicas is 0")
@@ -113,10 +113,23 @@ fn progressing(observation: &Observation, roll: &Roll) -> Statement {
         );
         return state(false, c::REASON_ROLLOUT_HALTED, message);
     }
+    if roll.is_bound(observation) {
+        let message = format!("{so_far}, and the others have to stay: see Withheld");
+        return state(true, c::REASON_ROLLING_OUT, message);
+    }
     if *deletes_first {
+        let lacking = observation.members.iter();
+        let lacking = lacking.filter(|member| member.lacks_capacity).count();
+        let lacking = match lacking {
+            0 => String::new(),
+            _ => format!(
+                ". {lacking} get no machine and count as unavailable: if that stays so, lower \
+                 replicas to what the provider gives, or allow more by strategy.maxUnavailable"
+            ),
+        };
         let message = format!(
             "{so_far}. There is no room for one more (quota, stock, limits.replicas or \
-             limits.pricePerHour), so each is deleted before another is created"
+             limits.pricePerHour), so each is deleted before another is created{lacking}"
         );
         return state(true, c::REASON_DELETING_FIRST, message);
     }
@@ -136,7 +149,32 @@ fn withheld(observation: &Observation, roll: &Roll) -> Option<Statement> {
         let reason = c::REASON_LEASE_API_UNAVAILABLE;
         return Some(Statement::new(c::WITHHELD, true, reason, message));
     }
-    let Observation { replicas, room, .. } = observation;
+    let Observation {
+        replicas,
+        room,
+        members,
+        ..
+    } = observation;
+    if roll.is_bound(observation) {
+        let (reason, limit) = match room.bound.as_ref()? {
+            Bound::Paused => return None, // the condition Ready says so
+            Bound::Replicas(limit) => (
+                c::REASON_REPLICA_LIMIT,
+                format!("limits.replicas ({limit})"),
+            ),
+            Bound::Price(limit) => (
+                c::REASON_PRICE_LIMIT,
+                format!("limits.pricePerHour ({limit})"),
+            ),
+        };
+        let message = format!(
+            "{} members are more than {limit} allows, so none could take the place of {} that are \
+             to be replaced: these stay until replicas is lowered or the limit raised",
+            members.len(),
+            roll.outdated
+        );
+        return Some(Statement::new(c::WITHHELD, true, reason, message));
+    }
     if roll.wanted >= *replicas {
         return None;
     }

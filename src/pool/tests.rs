@@ -269,6 +269,51 @@ fn status_counts_members_and_says_why_the_pool_is_not_ready() {
     );
 }
 
+/// Each attempt has another name; a status that names it would be written each time, and wake the
+/// controller for the next attempt at once.
+#[test]
+fn two_refused_creates_say_the_same() {
+    let said = |name: &str| {
+        let text = format!("proxies.crawl.example.com \"{name}\" is forbidden: exceeded quota");
+        let source = kube::Error::Api(Box::new(Status::failure(&text, "Forbidden")));
+        let name = name.to_owned();
+        Error::Create { name, source }.told()
+    };
+    assert_eq!(said("eu-bcdfg"), said("eu-hjklm"));
+    assert!(said("eu-bcdfg").contains("\"eu-*\" is forbidden: exceeded quota"));
+}
+
+#[test]
+fn a_member_without_the_label_gets_it_even_if_it_is_outdated() {
+    let patched = |change: fn(&mut Proxy)| {
+        let mut proxy = provisioned(member("a", 1), Phase::Ready);
+        change(&mut proxy);
+        let action = plan(&seen(&pool(1), &[proxy], &Pending::default(), 0));
+        if let Action::Update(updates) = action {
+            return Some(updates[0].1.patch.clone());
+        }
+        None
+    };
+    let label = serde_json::json!({"crawl.example.com/pool": "eu"});
+    assert_eq!(patched(|_| {}), None);
+    let only_that = serde_json::json!({"metadata": {"labels": label}});
+    let lost = patched(|proxy| {
+        proxy.labels_mut().remove("crawl.example.com/pool");
+    });
+    assert_eq!(lost, Some(only_that.clone()));
+    let outdated = patched(|proxy| {
+        proxy.labels_mut().remove("crawl.example.com/pool");
+        let hash = "crawl.example.com/template-hash".to_owned();
+        proxy.annotations_mut().insert(hash, "v1:0".into());
+    });
+    assert_eq!(outdated, Some(only_that));
+    let adopted = patched(|proxy| {
+        proxy.metadata.labels = None;
+        proxy.metadata.annotations = None;
+    });
+    assert_eq!(adopted.unwrap()["metadata"]["labels"], label);
+}
+
 fn place(zone: &str, spot: bool) -> PoolPlacement {
     PoolPlacement {
         zone: Some(zone.into()),
