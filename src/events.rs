@@ -127,7 +127,9 @@ const CALM: [&str; 6] = [
 ];
 
 /// Reasons that are True and need somebody's attention.
-const WORRYING: [&str; 5] = [
+const WORRYING: [&str; 7] = [
+    c::REASON_ADDRESS_REISSUED,
+    c::REASON_BOOTSTRAP_FAILING,
     c::REASON_DRAIN_TIMED_OUT,
     c::REASON_REMEDIATION_PAUSED,
     c::REASON_REMEDIATION_BACKOFF,

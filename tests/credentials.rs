@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use support::{Site, create, kubectl, proxy, ready, reason, until};
+use support::{Site, create, kubectl, proxy, ready, reason, uid_label, until};
 
 const CLOUD_INIT: &str = "#cloud-config\n# {{proxy.usernamePlain}} {{proxy.passwordBase64}}\n";
 
@@ -97,6 +97,51 @@ async fn generated_credentials_are_rotated_with_their_machine() {
         new.metadata.uid, old.metadata.uid,
         "the Secret itself stays"
     );
+}
+
+/// Who shares a Secret shares a budget too: one machine after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_secret_replaces_its_machines_one_after_the_other() {
+    let site = site("shared").await;
+    let _operator = site.operator();
+    let (proxies, secrets) = (site.proxies(), secrets(&site));
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "shared"},
+        "stringData": {"username": "me", "password": "first"}});
+    create(&secrets, &serde_json::from_value(secret).unwrap()).await;
+    let mut spec = generated();
+    spec.auth = Some(Auth {
+        secret_ref: Some(SecretRef {
+            name: "shared".into(),
+        }),
+        ..Auth::default()
+    });
+    let names = ["a", "b"];
+    let mut before = Vec::new();
+    for name in names {
+        create(&proxies, &proxy(name, spec.clone())).await;
+    }
+    for name in names {
+        before.push(until(&proxies, name, "the proxy to be ready", ready).await);
+    }
+    merge(
+        &secrets,
+        "shared",
+        json!({"stringData": {"password": "second"}}),
+    )
+    .await;
+    let mut lives = Vec::new();
+    for (name, old) in names.iter().zip(&before) {
+        let replaced = |found: Option<&Proxy>| {
+            ready(found).filter(|found| provider_id(found) != provider_id(old))
+        };
+        until(&proxies, name, "another machine", replaced).await;
+        let books = site.cloud.client.ever_created(&uid_label(old)).await;
+        let books = books.unwrap();
+        assert_eq!(books.len(), 2, "{books:?}");
+        lives.push((books[0].deleted_at.unwrap(), books[1].created_at));
+    }
+    lives.sort();
+    assert!(lives[0].1 <= lives[1].0, "two at once: {lives:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

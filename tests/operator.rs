@@ -275,6 +275,7 @@ async fn what_a_provider_refuses_is_in_the_status_and_refused_specs_are_not_sent
     until(&proxies, "unknown", "the object to go", gone).await;
 }
 
+/// Case 66.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_taken_back_is_replaced() {
     let site = Site::new("preempted").await;

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use mock_cloud::faults::Behaviour;
+use mock_cloud::faults::{Behaviour, FailWith, Fault, FaultRule, Op};
 use mock_cloud::model::{CreateInstance, Instance, Labels, ListInstances};
 use mock_cloud::records::EverCreated;
 use runtime_kit::{Clock, SystemClock};
@@ -96,6 +96,173 @@ async fn an_unhealthy_instance_is_replaced_and_the_next_time_it_is_waited_longer
     assert_eq!(books(&site, &first).await.len(), 2);
 }
 
+/// Faults of the creates to come.
+async fn creates(site: &Site, count: u32, fault: Fault) {
+    let rule = FaultRule {
+        op: Op::Create,
+        zone: None,
+        count,
+        fault,
+    };
+    site.cloud.client.add_fault(&rule).await.unwrap();
+}
+
+/// Case 69. A broken cloud-init is told from a proxy that merely does not answer, and costs one more
+/// machine, not one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cloud_init_that_fails_is_told_tried_once_more_and_then_waits_for_somebody() {
+    let site = Site::new("bootstrap").await;
+    let operator = site.operator();
+    let proxies = site.proxies();
+    let line = "2026-11-30 10:00:00,000 - util.py[WARNING]: Failed running \
+                /var/lib/cloud/instance/scripts/runcmd [100]";
+    let console =
+        format!("E: Unable to locate package squid\r\n\u{1b}[31m{line}\u{1b}[0m\r\nlogin:");
+    creates(&site, 2, Fault::FailBootstrap { console }).await;
+    let mut spec = ProxySpec::managed("local");
+    spec.provisioning_timeout_seconds = 1;
+    spec.unhealthy_timeout_seconds = 3;
+    create(&proxies, &proxy("p", spec)).await;
+    let told = |proxy: Option<&Proxy>| {
+        let proxy = proxy?;
+        (reason(proxy, c::HEALTHY) == "BootstrapFailed").then(|| proxy.clone())
+    };
+    let first = until(&proxies, "p", "the reason", told).await;
+    let message = &first.condition(c::HEALTHY).unwrap().message;
+    assert!(message.ends_with(line), "{message}");
+    assert!(!message.contains("Unable to locate"), "{message}");
+
+    let waiting = until(&proxies, "p", "it to wait", withheld("BootstrapFailing")).await;
+    assert_ne!(id(&waiting), id(&first));
+    let setbacks = &waiting.status.as_ref().unwrap().setbacks;
+    let reasons: Vec<_> = setbacks.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["BootstrapFailed"]);
+    assert_eq!(books(&site, &first).await.len(), 2);
+    // Once for each machine, however often it was looked at.
+    let reads =
+        r#"proxy_operator_provider_requests_total{op="console",provider="local",result="ok"}"#;
+    assert!((operator.metric(reads).await - 2.0).abs() < 0.1);
+
+    // Somebody who repaired what is outside of the spec says so; the back-off holds all the same.
+    let now = SystemClock::new().now().to_string();
+    let resume = json!({"metadata": {"annotations": {names::ANNOTATION_RESUME: now}}});
+    patch(&site, "p", resume).await;
+    until(
+        &proxies,
+        "p",
+        "the back-off",
+        withheld("RemediationBackoff"),
+    )
+    .await;
+}
+
+/// Case 49.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_failed_and_comes_back_is_refused_once_then_used() {
+    let site = Site::new("reissued").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    let mut spec = ProxySpec::managed("local");
+    spec.unhealthy_timeout_seconds = 1;
+    create(&proxies, &proxy("p", spec)).await;
+    let first = until(&proxies, "p", "the proxy to be ready", ready).await;
+    let ip = first.status.as_ref().unwrap().ip.clone().unwrap();
+    let ip = ip.parse().unwrap();
+    creates(&site, 2, Fault::GiveAddress { ip }).await;
+    let (zone, key) = key(&first);
+    let broken = site
+        .cloud
+        .client
+        .set_behaviour(&zone, &key, &Behaviour::Dead);
+    broken.await.unwrap();
+
+    let again = until(&proxies, "p", "another instance", replaced(&first)).await;
+    assert_eq!(again.status.as_ref().unwrap().ip, Some(ip.to_string()));
+    let provisioned = again.condition(c::PROVISIONED).unwrap();
+    assert_eq!(
+        (provisioned.status.as_str(), provisioned.reason.as_str()),
+        ("True", "AddressReissued")
+    );
+    let setbacks = &again.status.as_ref().unwrap().setbacks;
+    let reasons: Vec<_> = setbacks.iter().map(|one| one.reason.as_str()).collect();
+    assert_eq!(reasons, ["UnhealthyTimedOut", "AddressReissued"]);
+    assert_eq!(books(&site, &first).await.len(), 3);
+    let events: Api<Event> = Api::namespaced(site.client.clone(), "reissued");
+    let told = async || {
+        let list = events.list(&ListParams::default()).await.unwrap();
+        let told = list
+            .iter()
+            .any(|event| event.reason.as_deref() == Some("AddressReissued"));
+        Ok(told.then_some(()))
+    };
+    wait_for("the event", TIMEOUT, told).await.unwrap();
+}
+
+/// Case 57: what identifies a machine is its id and the UID in its tags, never its address.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_goes_to_another_proxy_takes_nothing_of_the_first_along() {
+    let site = Site::new("reuse").await;
+    let _operator = site.operator();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("a", ProxySpec::managed("local"))).await;
+    let first = until(&proxies, "a", "the proxy to be ready", ready).await;
+    let (zone, key) = key(&first);
+    let client = &site.cloud.client;
+    patch(&site, "a", json!({"spec": {"paused": true}})).await;
+    until(&proxies, "a", "the pause", withheld("Paused")).await;
+    client.delete(&zone, &key).await.unwrap();
+    let missing = async || Ok(client.get(&zone, &key).await.is_err().then_some(()));
+    wait_for("the machine to go", TIMEOUT, missing)
+        .await
+        .unwrap();
+
+    let ip = first.status.as_ref().unwrap().ip.clone().unwrap();
+    let ip = ip.parse().unwrap();
+    creates(&site, 1, Fault::GiveAddress { ip }).await;
+    create(&proxies, &proxy("b", ProxySpec::managed("local"))).await;
+    let second = until(&proxies, "b", "the other to be ready", ready).await;
+    assert_eq!(second.status.as_ref().unwrap().ip, Some(ip.to_string()));
+    patch(&site, "a", json!({"spec": {"paused": false}})).await;
+    let third = until(&proxies, "a", "another instance", replaced(&first)).await;
+    assert_ne!(third.status.as_ref().unwrap().ip, Some(ip.to_string()));
+    let kept = proxies.get("b").await.unwrap();
+    assert_eq!(id(&kept), id(&second));
+    assert_eq!(books(&site, &first).await.len(), 2);
+    let books = books(&site, &second).await;
+    assert!(
+        books.len() == 1 && books[0].deleted_at.is_none(),
+        "{books:?}"
+    );
+}
+
+/// Case 61: an account that never accepted its credentials was never asked for anything, so the
+/// object has no finalizer and goes when it is told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_whose_credentials_were_never_accepted_can_be_deleted() {
+    let site = Site::new("rejected").await;
+    let _operator = site.operator();
+    let rule = FaultRule {
+        op: Op::List,
+        zone: None,
+        count: 1_000,
+        fault: Fault::Fail {
+            with: FailWith::Unauthorized,
+        },
+    };
+    site.cloud.client.add_fault(&rule).await.unwrap();
+    let proxies = site.proxies();
+    create(&proxies, &proxy("p", ProxySpec::managed("local"))).await;
+    let refused = until(&proxies, "p", "the refusal", |proxy| {
+        let proxy = proxy?;
+        (reason(proxy, c::PROVISIONED) == "CredentialsRejected").then(|| proxy.clone())
+    })
+    .await;
+    assert!(refused.finalizers().is_empty());
+    proxies.delete("p", &DeleteParams::default()).await.unwrap();
+    until(&proxies, "p", "the object to go", gone).await;
+    assert_eq!(site.cloud.client.calls().await.unwrap().len(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_proxies_of_a_namespace_are_replaced_one_after_the_other() {
     let site = Site::new("budget").await;
@@ -136,6 +303,7 @@ async fn changed_proxies_of_a_namespace_are_replaced_one_after_the_other() {
     }
 }
 
+/// Case 65.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
     let site = Site::new("massloss").await;
@@ -190,6 +358,7 @@ async fn after_a_mass_loss_nothing_is_created_until_the_pool_is_resumed() {
     until(&pools, "eu", "five members again", full).await;
 }
 
+/// Case 51: the fleet of an older release is taken over as it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hash_that_was_taken_away_or_is_of_an_older_version_is_adopted() {
     let site = Site::new("adopt").await;
@@ -216,6 +385,7 @@ async fn a_hash_that_was_taken_away_or_is_of_an_older_version_is_adopted() {
     assert_eq!(site.cloud.client.calls().await.unwrap().len(), 1);
 }
 
+/// Case 61.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_abandons_its_instance_goes_though_the_provider_is_down() {
     let site = Site::new("abandon").await;
@@ -263,6 +433,7 @@ async fn a_paused_proxy_keeps_its_machine_whatever_is_asked() {
     assert!(books[0].deleted_at.is_some());
 }
 
+/// Case 58: the last resort.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_nobody_owns_is_deleted_and_no_other() {
     let site = Site::new("orphans").await;

@@ -10,6 +10,7 @@
 
 #[path = "provider_contract/fake.rs"]
 mod fake;
+#[allow(dead_code, reason = "the crash tests use the rest")]
 #[path = "provider_contract/fake_gce.rs"]
 mod fake_gce;
 #[path = "provider_contract/fake_hetzner.rs"]

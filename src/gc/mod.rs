@@ -1,5 +1,5 @@
-//! Deletes instances that nobody owns: left behind when an object was forced away, or when state
-//! was lost.
+//! Deletes instances that nobody owns: left behind when an object was forced away, when state was
+//! lost, or when a Proxy has another one.
 //!
 //! Run by the leader alone. A sweep reads every provider first and the objects after that, so that a
 //! Proxy that was created in between is seen. What cannot be read is never taken for absent: without
@@ -8,7 +8,7 @@
 
 mod plan;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use std::sync::Arc;
@@ -249,7 +249,7 @@ impl Collector {
         }
     }
 
-    /// The UIDs of all Proxies, straight from the API server.
+    /// All Proxies, straight from the API server.
     async fn live(&self) -> Result<Live, kube::Error> {
         let apis: Vec<Api<Proxy>> = if self.namespaces.is_empty() {
             vec![Api::all(self.client.clone())]
@@ -259,12 +259,15 @@ impl Collector {
                 .map(|namespace| Api::namespaced(self.client.clone(), namespace))
                 .collect()
         };
-        let mut uids = BTreeSet::new();
+        let mut proxies = BTreeMap::new();
         for api in apis {
             let mut params = ListParams::default().limit(PAGE);
             loop {
-                let page = api.list_metadata(&params).await?;
-                uids.extend(page.items.iter().filter_map(ResourceExt::uid));
+                let page = api.list(&params).await?;
+                proxies.extend(page.items.into_iter().filter_map(|proxy| {
+                    let id = proxy.status.as_ref().and_then(|s| s.provider_id.clone());
+                    Some((proxy.uid()?, id))
+                }));
                 match page.metadata.continue_ {
                     Some(token) if !token.is_empty() => params = params.continue_token(&token),
                     Some(_) | None => break,
@@ -273,7 +276,10 @@ impl Collector {
         }
         let namespaces =
             (!self.namespaces.is_empty()).then(|| self.namespaces.iter().cloned().collect());
-        Ok(Live { uids, namespaces })
+        Ok(Live {
+            proxies,
+            namespaces,
+        })
     }
 
     async fn delete(&self, orphan: &Found) -> bool {

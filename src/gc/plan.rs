@@ -1,6 +1,6 @@
 //! Decides which instances nobody owns may go. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crawl_api::names;
 use jiff::{SignedDuration, Timestamp};
@@ -22,8 +22,8 @@ pub(super) struct Found {
 /// What the objects in the cluster say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Live {
-    /// The UIDs of all Proxies, those that are being deleted included.
-    pub uids: BTreeSet<String>,
+    /// All Proxies, those that are being deleted included: UID and the id of the instance.
+    pub proxies: BTreeMap<String, Option<String>>,
     /// The namespaces that were read; none: all of them.
     pub namespaces: Option<BTreeSet<String>>,
 }
@@ -39,9 +39,10 @@ pub(super) struct Verdict {
 
 /// Decides.
 ///
-/// An orphan carries this cluster's label and the UID of a Proxy that does not exist, is older than
-/// `min_age`, and is not on its way out already. An instance of another cluster, or without a UID,
-/// is nobody's business here; nor is one of a namespace that was not read.
+/// An orphan carries this cluster's label and the UID of a Proxy that does not exist, or that has
+/// another instance, which is there; it is older than `min_age`, and is not on its way out already.
+/// An instance of another cluster, or without a UID, is nobody's business here; nor is one of a
+/// namespace that was not read.
 pub(super) fn plan(
     found: &[Found],
     live: &Live,
@@ -54,9 +55,20 @@ pub(super) fn plan(
         tag.is_some_and(|tag| tag == cluster)
     });
     let ours: Vec<_> = ours.collect();
+    let ids: BTreeSet<_> = ours
+        .iter()
+        .map(|found| found.instance.id.as_str())
+        .collect();
+    let owned = |instance: &Instance, uid: &str| match live.proxies.get(uid) {
+        None => false,
+        // Why only when the other one is there: an id that leads nowhere is about to be forgotten,
+        // and this instance to be found in its place.
+        Some(Some(id)) => *id == instance.id || !ids.contains(id.as_str()),
+        Some(None) => true,
+    };
     let orphans: Vec<_> = ours
         .iter()
-        .filter(|found| is_orphan(&found.instance, live, min_age, now))
+        .filter(|found| is_orphan(&found.instance, live, &owned, min_age, now))
         .map(|found| (*found).clone())
         .collect();
     Verdict {
@@ -65,7 +77,13 @@ pub(super) fn plan(
     }
 }
 
-fn is_orphan(instance: &Instance, live: &Live, min_age: SignedDuration, now: Timestamp) -> bool {
+fn is_orphan(
+    instance: &Instance,
+    live: &Live,
+    owned: &impl Fn(&Instance, &str) -> bool,
+    min_age: SignedDuration,
+    now: Timestamp,
+) -> bool {
     let Some(uid) = instance.proxy_uid() else {
         return false;
     };
@@ -77,10 +95,7 @@ fn is_orphan(instance: &Instance, live: &Live, min_age: SignedDuration, now: Tim
         InstanceState::Stopping => true,
         InstanceState::Provisioning | InstanceState::Running | InstanceState::Stopped => false,
     };
-    in_view
-        && !leaving
-        && !live.uids.contains(uid)
-        && now.duration_since(instance.created) >= min_age
+    in_view && !leaving && !owned(instance, uid) && now.duration_since(instance.created) >= min_age
 }
 
 #[cfg(test)]
@@ -120,7 +135,7 @@ mod tests {
 
     fn live(uids: &[&str]) -> Live {
         Live {
-            uids: uids.iter().map(|uid| (*uid).to_owned()).collect(),
+            proxies: uids.iter().map(|uid| ((*uid).to_owned(), None)).collect(),
             namespaces: None,
         }
     }
@@ -137,6 +152,36 @@ mod tests {
         assert_eq!(orphans(instance("u"), &live(&[]), 1_200), 1);
         assert_eq!(orphans(instance("u"), &live(&["u"]), 1_200), 0);
         assert_eq!(orphans(instance("u"), &live(&["v"]), 1_200), 1);
+    }
+
+    /// However a second instance of one Proxy came to be, as by a create in another zone that was
+    /// not shown yet: cases 58 and 60.
+    #[test]
+    fn of_two_instances_of_one_proxy_the_one_it_does_not_know_is_an_orphan() {
+        let mut second = instance("u");
+        second.id = "mock://b/2".into();
+        let both = [found(instance("u")), found(second)];
+        let with = |id: Option<&str>, found: &[Found], now| {
+            let live = Live {
+                proxies: [("u".to_owned(), id.map(str::to_owned))].into(),
+                namespaces: None,
+            };
+            let orphans = plan(found, &live, "here", MIN_AGE, at(now)).orphans;
+            let ids = orphans.into_iter().map(|orphan| orphan.instance.id);
+            ids.collect::<Vec<_>>()
+        };
+        assert_eq!(with(Some("mock://a/u"), &both, 9_999), ["mock://b/2"]);
+        assert_eq!(with(Some("mock://b/2"), &both, 9_999), ["mock://a/u"]);
+        assert!(with(Some("mock://a/u"), &both, 1_199).is_empty(), "young");
+        assert!(
+            with(None, &both, 9_999).is_empty(),
+            "one is about to be recorded"
+        );
+        let gone = with(Some("mock://c/3"), &both, 9_999);
+        assert!(
+            gone.is_empty(),
+            "one of these takes the place of what is gone"
+        );
     }
 
     #[test]
@@ -169,7 +214,7 @@ mod tests {
     #[test]
     fn with_a_restricted_view_only_its_namespaces_are_judged() {
         let seen = |namespace: &str| Live {
-            uids: BTreeSet::new(),
+            proxies: BTreeMap::new(),
             namespaces: Some(BTreeSet::from([namespace.to_owned()])),
         };
         assert_eq!(orphans(instance("u"), &seen("fleet"), 9_999), 1);

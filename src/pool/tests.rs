@@ -456,6 +456,8 @@ fn spot_instances_that_are_taken_back_too_often_are_followed_by_others_on_demand
         let setback = |index| Setback {
             time: Time(at(index)),
             reason: conditions::REASON_PREEMPTED.into(),
+            address: None,
+            generation: None,
         };
         proxy.status.as_mut().unwrap().setbacks = (0..count).map(setback).collect();
         proxy

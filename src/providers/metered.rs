@@ -207,6 +207,14 @@ impl Provider for Metered {
         }
     }
 
+    async fn console(&self, id: &str) -> Result<Option<String>, Error> {
+        self.call("console", self.inner.console(id)).await
+    }
+
+    fn reads_lag(&self) -> Duration {
+        self.inner.reads_lag()
+    }
+
     async fn check(&self) -> Result<(), Error> {
         self.call("check", self.inner.check()).await
     }

@@ -145,6 +145,15 @@ impl Provider for Mock {
         }
     }
 
+    async fn console(&self, id: &str) -> Result<Option<String>, Error> {
+        let (zone, key) = split(id)?;
+        match self.client.console(zone, key).await {
+            Ok(model::Console { contents }) => Ok(Some(contents)),
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(None),
+            Err(error) => Err(failed("read the console of", id, error)),
+        }
+    }
+
     /// Why the books: reading them is no call that a fault could be meant for.
     async fn check(&self) -> Result<(), Error> {
         self.allowance.take()?;

@@ -82,6 +82,17 @@ pub trait Provider: Send + Sync {
         None
     }
 
+    /// The end of what an instance's machine wrote to its console, if the provider keeps that.
+    async fn console(&self, _id: &str) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
+    /// For how long an instance that was accepted may be missing from reads. Until then "not
+    /// found" proves nothing about an instance that was never seen.
+    fn reads_lag(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Whether the account answers and accepts the credentials: one read that changes nothing.
     async fn check(&self) -> Result<(), Error>;
 }

@@ -100,8 +100,11 @@ pub(super) async fn act(
             if cause == Cause::ProvisioningTimedOut {
                 ctx.fleets.create_failed(proxy, ctx.clock.elapsed());
             }
-            if let (Some(instance), Some(provider)) = (&observation.instance, acting.provider()) {
-                let deleted = provider.delete(&instance.id).await;
+            // Why not the observed one: reads may not show it yet.
+            let status = proxy.status.as_ref();
+            let id = status.and_then(|status| status.provider_id.as_deref());
+            if let (Some(id), Some(provider)) = (id, acting.provider()) {
+                let deleted = provider.delete(id).await;
                 acting.failure = deleted.err().map(Failure::from);
             }
             Effect::Nothing

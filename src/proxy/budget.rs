@@ -99,6 +99,7 @@ impl Member {
                 || replaced_for(&[
                     c::REASON_UNHEALTHY_TIMED_OUT,
                     c::REASON_PROVISIONING_TIMED_OUT,
+                    c::REASON_ADDRESS_REISSUED,
                 ]),
             lost: lost_at(proxy).is_some_and(|at| acknowledged.is_none_or(|until| at > until)),
         }
@@ -133,6 +134,31 @@ pub(super) fn disruption(fleet: &Fleet, uid: &str, begun: &[String]) -> Result<(
              proxies of {} are unavailable ({unavailable} are)",
             fleet.name
         ),
+        wait: None,
+    })
+}
+
+/// Whether an instance on which cloud-init failed may be replaced: not when it failed on the one
+/// before it too, with the same spec. `resumed`: failures up to then were taken note of.
+pub(super) fn bootstrap(
+    setbacks: &[Setback],
+    generation: Option<i64>,
+    resumed: Option<Timestamp>,
+) -> Result<(), Withheld> {
+    let again = setbacks.iter().any(|setback| {
+        setback.reason == c::REASON_BOOTSTRAP_FAILED
+            && setback.generation == generation
+            && resumed.is_none_or(|until| setback.time.0 > until)
+    });
+    if !again {
+        return Ok(());
+    }
+    Err(Withheld {
+        reason: c::REASON_BOOTSTRAP_FAILING,
+        message: "cloud-init failed on this instance and on the one before it: look at the \
+                  condition Healthy and correct the spec, or run kubectl px resume to try the same \
+                  again; it is not replaced meanwhile"
+            .into(),
         wait: None,
     })
 }

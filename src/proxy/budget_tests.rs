@@ -40,6 +40,8 @@ fn setbacks(times: &[i64], reason: &str) -> Vec<Setback> {
     let setback = |second: &i64| Setback {
         time: Time(at(*second)),
         reason: reason.into(),
+        address: None,
+        generation: Some(4),
     };
     times.iter().map(setback).collect()
 }
@@ -109,6 +111,22 @@ fn the_kth_replacement_within_an_hour_waits_two_to_the_k_minutes() {
     assert!(verdict(&[0, 4 * minute], 12 * minute).is_ok());
     assert!(verdict(&[0, 240, 720], 720 + 16 * minute - 1).is_err());
     assert!(verdict(&[0], 3600).is_ok(), "an hour later nothing counts");
+}
+
+/// A broken cloud-init would otherwise be tried for ever, one machine after the other.
+#[test]
+fn a_second_machine_on_which_cloud_init_fails_is_kept_until_the_spec_changes_or_somebody_resumes() {
+    let list = setbacks(&[100], "BootstrapFailed");
+    let verdict = |list: &[Setback], generation, resumed: Option<i64>| {
+        reason(bootstrap(list, Some(generation), resumed.map(at)))
+    };
+    assert_eq!(verdict(&[], 4, None), None, "one is replaced");
+    assert_eq!(verdict(&list, 4, None), Some("BootstrapFailing"));
+    assert_eq!(verdict(&list, 5, None), None);
+    assert_eq!(verdict(&list, 4, Some(99)), Some("BootstrapFailing"));
+    assert_eq!(verdict(&list, 4, Some(100)), None);
+    let others = setbacks(&[100], "UnhealthyTimedOut");
+    assert_eq!(verdict(&others, 4, None), None);
 }
 
 #[test]

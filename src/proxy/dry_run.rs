@@ -57,5 +57,6 @@ fn because(cause: Cause) -> &'static str {
         Cause::Preempted => conditions::REASON_PREEMPTED,
         Cause::Replaced => conditions::REASON_REPLACING,
         Cause::ObjectDeleted => conditions::REASON_DELETING,
+        Cause::AddressReissued => conditions::REASON_ADDRESS_REISSUED,
     }
 }

@@ -28,7 +28,10 @@ pub(super) enum Request {
     /// To replace an instance that works.
     Replace,
     /// To replace one that fails.
-    Remediate,
+    Remediate {
+        /// cloud-init failed on it.
+        bootstrap_failed: bool,
+    },
     /// To create one.
     Create,
 }
@@ -88,12 +91,17 @@ impl Fleets {
         let begun: Vec<_> = book.begun.keys().cloned().collect();
         match request {
             Request::Replace => budget::disruption(&fleet, &uid, &begun)?,
-            Request::Remediate => {
+            Request::Remediate { bootstrap_failed } => {
                 let setbacks = proxy
                     .status
                     .as_ref()
                     .map(|status| status.setbacks.as_slice());
-                budget::remediation(&fleet, &uid, &begun, setbacks.unwrap_or_default(), now)?;
+                let setbacks = setbacks.unwrap_or_default();
+                if bootstrap_failed {
+                    let resumed = resumed_until(proxy, pool.as_deref());
+                    budget::bootstrap(setbacks, proxy.metadata.generation, resumed)?;
+                }
+                budget::remediation(&fleet, &uid, &begun, setbacks, now)?;
             },
             Request::Create => {
                 let resumed = resumed_until(proxy, pool.as_deref());

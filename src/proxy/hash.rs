@@ -123,6 +123,7 @@ mod tests {
         }
     }
 
+    /// Case 51: an upgrade replaces no fleet.
     #[test]
     fn the_hash_of_a_plain_request_never_changes_within_a_version() {
         // Whoever has to change this value must raise VERSION, or every fleet is replaced.

@@ -22,6 +22,20 @@ struct Remembered {
     written: Option<u64>,
     /// What the instance asks its clients for.
     credentials: Option<Credentials>,
+    /// Since when, in monotonic time, the instance of this id (none: any of the Proxy's) was not
+    /// found.
+    missing: Option<(Option<String>, Duration)>,
+    /// The instance whose console was read, and what it said.
+    console: Option<(String, Heard)>,
+}
+
+/// What the console of an instance said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Of a failure of cloud-init, in this line.
+    Failure(String),
+    /// Nothing of one, or it cannot be read.
+    Nothing,
 }
 
 /// Why not the controller's requeue alone: the pass that writes a failure into status wakes the
@@ -86,6 +100,36 @@ impl Memory {
         let lifted =
             remembered.and_then(|remembered| remembered.hold.take_if(|hold| about(&hold.failure)));
         lifted.is_some()
+    }
+
+    /// What the console of this instance said, if it was read.
+    pub(super) fn console(&self, proxy: &Proxy, id: &str) -> Option<Heard> {
+        let memory = self.0.lock();
+        let (of, said) = memory.get(&proxy.uid()?)?.console.as_ref()?;
+        (of == id).then(|| said.clone())
+    }
+
+    /// Notes that the console of this instance was read.
+    pub(super) fn heard(&self, proxy: &Proxy, id: &str, said: Heard) {
+        self.edit(proxy, |remembered| {
+            remembered.console = Some((id.to_owned(), said));
+        });
+    }
+
+    /// For how long the instance has not been found. The first time it is zero.
+    pub(super) fn missing(&self, proxy: &Proxy, elapsed: Duration) -> Duration {
+        let id = proxy
+            .status
+            .as_ref()
+            .and_then(|status| status.provider_id.clone());
+        let mut memory = self.0.lock();
+        let remembered = memory.entry(proxy.uid().unwrap_or_default()).or_default();
+        let since = match &remembered.missing {
+            Some((of, since)) if *of == id => *since,
+            Some(_) | None => elapsed,
+        };
+        remembered.missing = Some((id, since));
+        elapsed.saturating_sub(since)
     }
 
     /// Notes the object's resourceVersion after a write of ours.
@@ -186,6 +230,33 @@ mod tests {
         assert_eq!(memory.credentials(&proxy, with("new"), false), with("new"));
         memory.forget("u");
         assert_eq!(memory.credentials(&proxy, with("new"), true), with("new"));
+    }
+
+    #[test]
+    fn a_console_is_read_once_for_each_instance() {
+        let memory = Memory::default();
+        let proxy = proxy(1, "5");
+        assert_eq!(memory.console(&proxy, "a"), None);
+        memory.heard(&proxy, "a", Heard::Nothing);
+        assert_eq!(memory.console(&proxy, "a"), Some(Heard::Nothing));
+        assert_eq!(memory.console(&proxy, "b"), None);
+        let failed = Heard::Failure("failed".into());
+        memory.heard(&proxy, "b", failed.clone());
+        assert_eq!(memory.console(&proxy, "b"), Some(failed));
+    }
+
+    #[test]
+    fn how_long_an_instance_is_missing_is_counted_by_its_id() {
+        let second = Duration::from_secs;
+        let memory = Memory::default();
+        let mut proxy = proxy(1, "5");
+        assert_eq!(memory.missing(&proxy, second(7)), second(0));
+        assert_eq!(memory.missing(&proxy, second(9)), second(2));
+        proxy.status.get_or_insert_default().provider_id = Some("a".into());
+        assert_eq!(memory.missing(&proxy, second(10)), second(0));
+        assert_eq!(memory.missing(&proxy, second(13)), second(3));
+        memory.forget("u");
+        assert_eq!(memory.missing(&proxy, second(20)), second(0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! action table and `status` the only place that decides what status says.
 
 mod act;
+mod bootstrap;
 mod budget;
 pub mod cloud_init;
 mod drain;
@@ -461,8 +462,13 @@ fn seed(status: &ProxyStatus) -> Option<Verdict> {
             "False" => Some(false),
             _ => None,
         },
-        reason: healthy.reason.clone(),
-        message: healthy.message.clone(),
+        // Why: what a console says is no verdict of the engine's.
+        reason: if healthy.reason == conditions::REASON_BOOTSTRAP_FAILED {
+            conditions::REASON_PROBE_NEVER_SUCCEEDED.into()
+        } else {
+            healthy.reason.clone()
+        },
+        message: bootstrap::without_line(&healthy.message).into(),
         exit_ip: status.exit_ip.clone(),
         location: Location {
             country: status.country.clone(),

@@ -5,19 +5,21 @@
 
 use std::time::Duration;
 
-use crawl_api::proxy::{CloudInit, DeletionPolicy, Proxy};
+use crawl_api::proxy::{CloudInit, DeletionPolicy, Proxy, Setback};
 use crawl_api::{conditions, names};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 use runtime_kit::{Class, Classify};
 
+use super::bootstrap;
 use super::budget::Withheld;
 use super::cloud_init::{self, Values};
 use super::drain::{self, Drain, LeaseView};
 use super::dry_run;
 use super::fleet::Request;
 use super::hash::{self, Drift};
+use super::memory::Heard;
 use super::naming;
 use super::plan::{Identity, Lacking, Leases, Life, Permit, Sight, Situation, Standing};
 use super::{Ctx, Failure};
@@ -33,6 +35,10 @@ pub(super) struct Observation {
     pub wanted: Option<InstanceRequest>,
     /// The instance, by id or by tag.
     pub instance: Option<Instance>,
+    /// It was not found, and may have been requested so lately that reads do not show it.
+    pub unseen: bool,
+    /// What cloud-init says of its failure on a machine that never answered a probe.
+    pub bootstrap_failure: Option<String>,
     /// How far the drain is.
     pub drain: Drain,
     /// What the health engine knows.
@@ -99,6 +105,11 @@ pub(super) async fn observe(
             observation.wanted = Some(build_request(ctx, proxy, cloud_init, auth));
         }
         observation.instance = instance(ctx, proxy, provider.as_ref(), &observation, now).await?;
+        observation.unseen = observation.instance.is_none()
+            && may_be_on_its_way(proxy)
+            && ctx.memory.missing(proxy, ctx.clock.elapsed()) < provider.reads_lag();
+        observation.bootstrap_failure =
+            bootstrap_failure(ctx, proxy, provider.as_ref(), &observation).await;
         if replacement_begun(proxy) {
             ctx.fleets.shown(proxy);
         }
@@ -175,8 +186,10 @@ async fn instance(
             Sighting::Listed(_) => provider.get(id).await?,
         });
     }
-    // Why: without our finalizer nothing was ever requested, and nothing has to be looked for.
-    if !has_finalizer(proxy) {
+    // Why: without our finalizer nothing was ever requested, and nothing has to be looked for. One
+    // that lives is looked for all the same: an account that cannot be asked gets no finalizer, so
+    // that the object can be deleted.
+    if !has_finalizer(proxy) && proxy.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
     let found = provider.list(&identity_tags(ctx, proxy)).await?;
@@ -194,6 +207,67 @@ fn age(ctx: &Ctx, proxy: &Proxy) -> Duration {
         polls.provisioning
     };
     (poll / 2).min(MAX_AGE)
+}
+
+/// Asks the console of a machine that never answered a probe, once.
+async fn bootstrap_failure(
+    ctx: &Ctx,
+    proxy: &Proxy,
+    provider: &dyn Provider,
+    observation: &Observation,
+) -> Option<String> {
+    let instance = observation.instance.as_ref()?;
+    let verdict = observation.verdict.as_ref()?;
+    // Why the latency: it is the trace of a success.
+    let never = verdict.healthy == Some(false) && verdict.latency.is_none();
+    let out_of_patience = verdict.reason == conditions::REASON_PROBE_NEVER_SUCCEEDED
+        || unhealthy_too_long(proxy, ctx.clock.now());
+    if !never || !out_of_patience {
+        return None;
+    }
+    let said = if let Some(said) = ctx.memory.console(proxy, &instance.id) {
+        said
+    } else {
+        let said = read_console(provider, &instance.id, observation.credentials.as_ref());
+        let said = said.await?;
+        ctx.memory.heard(proxy, &instance.id, said.clone());
+        said
+    };
+    match said {
+        Heard::Failure(line) => Some(line),
+        Heard::Nothing => None,
+    }
+}
+
+/// `None`: it is worth asking again with the next look.
+async fn read_console(
+    provider: &dyn Provider,
+    id: &str,
+    credentials: Option<&Credentials>,
+) -> Option<Heard> {
+    match provider.console(id).await {
+        Ok(console) => {
+            let line = console.and_then(|console| bootstrap::failure(&console, credentials));
+            Some(line.map_or(Heard::Nothing, Heard::Failure))
+        },
+        Err(error) => {
+            let text = runtime_kit::chain(&error).to_string();
+            tracing::warn!(id, error = text, "a console cannot be read");
+            let passes = matches!(error.class(), Class::Transient | Class::RateLimited);
+            (!passes).then_some(Heard::Nothing)
+        },
+    }
+}
+
+/// Whether an instance that was never seen may exist: one that was accepted, or, of an object that
+/// goes, one whose create was sent by an operator that did not live to tell. Why not of an object
+/// that stays: its create is repeated, and finds what there is.
+fn may_be_on_its_way(proxy: &Proxy) -> bool {
+    let status = proxy.status.as_ref();
+    match status.and_then(|status| status.provider_id.as_ref()) {
+        Some(_) => status.is_some_and(|status| status.operation.is_some()),
+        None => proxy.metadata.deletion_timestamp.is_some() && has_finalizer(proxy),
+    }
 }
 
 /// Whether our finalizer is on the object.
@@ -406,6 +480,8 @@ impl Observation {
             standing,
             wanted: None,
             instance: None,
+            unseen: false,
+            bootstrap_failure: None,
             drain: Drain::Unmarked,
             verdict: None,
             credentials: None,
@@ -458,6 +534,8 @@ impl Observation {
             (
                 Drift::Same | Drift::Changed | Drift::Unknown,
                 Sight::Missing
+                | Sight::Unseen
+                | Sight::Reissued
                 | Sight::Starting { .. }
                 | Sight::Running { .. }
                 | Sight::Stopping
@@ -483,14 +561,17 @@ impl Observation {
         }
         match (self.drift(proxy), self.sight(proxy, now)) {
             (Drift::Same, Sight::Starting { overdue: true } | Sight::Running { failing: true }) => {
-                Some(Request::Remediate)
+                let bootstrap_failed = self.bootstrap_failure.is_some();
+                Some(Request::Remediate { bootstrap_failed })
             },
             (Drift::Changed, Sight::Running { .. }) if proxy.is_healthy() => Some(Request::Replace),
             (
                 Drift::Same | Drift::Changed | Drift::Unknown,
                 Sight::Missing
+                | Sight::Unseen
                 | Sight::Starting { .. }
                 | Sight::Running { .. }
+                | Sight::Reissued
                 | Sight::Stopping
                 | Sight::Stopped,
             ) => None,
@@ -546,7 +627,11 @@ impl Observation {
             state, ip, created, ..
         }) = &self.instance
         else {
-            return Sight::Missing;
+            return if self.unseen {
+                Sight::Unseen
+            } else {
+                Sight::Missing
+            };
         };
         match (state, ip) {
             (InstanceState::Provisioning, Some(_) | None) | (InstanceState::Running, None) => {
@@ -554,10 +639,14 @@ impl Observation {
                 let overdue = now.duration_since(*created) >= SignedDuration::from_secs(timeout);
                 Sight::Starting { overdue }
             },
+            (InstanceState::Running, Some(ip)) if is_reissued(proxy, ip, *created, now) => {
+                Sight::Reissued
+            },
             (InstanceState::Running, Some(_)) => Sight::Running {
                 // Why: what fails is the target, the network or the vendor.
-                failing: unhealthy_too_long(proxy, now)
-                    && self.verdict.as_ref().is_none_or(|v| v.hold.is_none()),
+                failing: delete_sent(proxy, conditions::REASON_UNHEALTHY_TIMED_OUT)
+                    || unhealthy_too_long(proxy, now)
+                        && self.verdict.as_ref().is_none_or(|v| v.hold.is_none()),
             },
             (InstanceState::Stopping, Some(_) | None) => Sight::Stopping,
             (InstanceState::Stopped, Some(_) | None) => Sight::Stopped,
@@ -581,9 +670,48 @@ fn replacement_begun(proxy: &Proxy) -> bool {
                 conditions::REASON_REPLACING,
                 conditions::REASON_UNHEALTHY_TIMED_OUT,
                 conditions::REASON_PROVISIONING_TIMED_OUT,
+                conditions::REASON_ADDRESS_REISSUED,
             ];
             condition.status == "False" && reasons.contains(&condition.reason.as_str())
         })
+}
+
+/// Whether the delete for this reason was sent: the address is taken back then. Why it matters: the
+/// delete may have failed, and a read that lags behind shows a machine that runs.
+fn delete_sent(proxy: &Proxy, reason: &str) -> bool {
+    proxy.endpoint().is_none()
+        && proxy
+            .condition(conditions::PROVISIONED)
+            .is_some_and(|condition| condition.status == "False" && condition.reason == reason)
+}
+
+/// Whether an address is one that was given up, because it failed, so lately that it is no other
+/// exit. Why only once in that time, and never one that serves: the provider may have no other, and
+/// whether it works after all is what probes are for.
+fn is_reissued(proxy: &Proxy, ip: &str, created: Timestamp, now: Timestamp) -> bool {
+    if delete_sent(proxy, conditions::REASON_ADDRESS_REISSUED) {
+        return true;
+    }
+    proxy.endpoint().is_none()
+        && was_given_up(proxy, ip, created, now)
+        && !lately(proxy, now).any(|setback| setback.reason == conditions::REASON_ADDRESS_REISSUED)
+}
+
+/// Whether this address failed lately, before an instance that has it was created.
+pub(super) fn was_given_up(proxy: &Proxy, ip: &str, created: Timestamp, now: Timestamp) -> bool {
+    lately(proxy, now).any(|setback| {
+        setback.reason == conditions::REASON_UNHEALTHY_TIMED_OUT
+            && setback.address.as_deref() == Some(ip)
+            && setback.time.0 <= created
+    })
+}
+
+/// An address that was given up is no new one for this long.
+const QUARANTINE: SignedDuration = SignedDuration::from_mins(30);
+
+fn lately(proxy: &Proxy, now: Timestamp) -> impl Iterator<Item = &Setback> {
+    let setbacks = proxy.status.iter().flat_map(|status| &status.setbacks);
+    setbacks.filter(move |setback| now.duration_since(setback.time.0) < QUARANTINE)
 }
 
 /// The hash in an instance's tags.

@@ -1,7 +1,9 @@
 //! How answers are condensed into what the action table knows.
 
+use crawl_api::address::Endpoint;
 use crawl_api::conditions::Statement;
 use crawl_api::proxy::{Placement, ProxySpec, ProxyStatus};
+use crawl_api::scheme::Scheme;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
@@ -53,6 +55,7 @@ fn unhealthy_since(proxy: &mut Proxy, second: i64, reason: &str) {
     conditions::set(list, statement, None, at(second));
 }
 
+/// Case 62: counted from the provider's own time of creation, which needs no status write.
 #[test]
 fn an_instance_without_address_starts_and_is_overdue_after_the_timeout() {
     for (state, ip) in [
@@ -127,6 +130,10 @@ fn state(proxy: &mut Proxy, type_: &'static str, status: bool, reason: &str) {
     conditions::set(list, statement, None, at(0));
 }
 
+const REMEDIATE: Option<Request> = Some(Request::Remediate {
+    bootstrap_failed: false,
+});
+
 #[test]
 fn the_budgets_are_asked_once_for_what_is_about_to_begin() {
     let running = observation(InstanceState::Running, Some("127.1.1.1"));
@@ -138,11 +145,11 @@ fn the_budgets_are_asked_once_for_what_is_about_to_begin() {
     let asked = |seen: &Observation, proxy: &Proxy| seen.request(proxy, at(9_999));
     assert_eq!(asked(&none, &proxy()), Some(Request::Create));
     assert_eq!(asked(&running, &made(None)), None);
-    assert_eq!(asked(&starting, &made(None)), Some(Request::Remediate));
+    assert_eq!(asked(&starting, &made(None)), REMEDIATE);
 
     let mut sick = made(None);
     unhealthy_since(&mut sick, 0, conditions::REASON_CONNECT_FAILED);
-    assert_eq!(asked(&running, &sick), Some(Request::Remediate));
+    assert_eq!(asked(&running, &sick), REMEDIATE);
     state(
         &mut sick,
         conditions::PROVISIONED,
@@ -175,6 +182,67 @@ fn the_budgets_are_asked_once_for_what_is_about_to_begin() {
     assert_eq!(asked(&none, &changed), None);
 }
 
+/// Case 49.
+#[test]
+fn an_address_that_failed_within_half_an_hour_is_reissued_once_and_never_while_it_serves() {
+    let ip = "127.1.1.1";
+    let running = observation(InstanceState::Running, Some(ip));
+    let setback = |second, reason: &str, address: &str| Setback {
+        time: Time(at(second)),
+        reason: reason.into(),
+        address: Some(address.into()),
+        generation: None,
+    };
+    let failed = |address| setback(1_000, conditions::REASON_UNHEALTHY_TIMED_OUT, address);
+    let sight = |setbacks: &[Setback], now| {
+        let mut proxy = proxy();
+        proxy.status.as_mut().unwrap().setbacks = setbacks.to_vec();
+        running.situation(&proxy, at(now)).sight
+    };
+    let served = Sight::Running { failing: false };
+    assert_eq!(sight(&[failed(ip)], 2_799), Sight::Reissued);
+    assert_eq!(sight(&[failed(ip)], 2_800), served);
+    assert_eq!(sight(&[failed("127.1.1.2")], 1_100), served);
+    let preempted = setback(1_000, conditions::REASON_PREEMPTED, ip);
+    assert_eq!(
+        sight(&[preempted], 1_100),
+        served,
+        "not the address's fault"
+    );
+    let unconfigured = setback(1_000, conditions::REASON_BOOTSTRAP_FAILED, ip);
+    assert_eq!(sight(&[unconfigured], 1_100), served, "nor is this");
+    let again = setback(1_200, conditions::REASON_ADDRESS_REISSUED, ip);
+    assert_eq!(sight(&[failed(ip), again.clone()], 1_300), served);
+
+    // What has begun goes on, and what serves is left to the probes.
+    let mut begun = proxy();
+    begun.status.as_mut().unwrap().setbacks = vec![failed(ip), again];
+    let reissued = conditions::REASON_ADDRESS_REISSUED;
+    state(&mut begun, conditions::PROVISIONED, false, reissued);
+    assert_eq!(running.situation(&begun, at(1_300)).sight, Sight::Reissued);
+    let mut serving = proxy();
+    let status = serving.status.as_mut().unwrap();
+    status.setbacks = vec![failed(ip)];
+    status.endpoint = Some(Endpoint {
+        scheme: Scheme::Http,
+        host: ip.into(),
+        port: 3128,
+    });
+    assert_eq!(running.situation(&serving, at(1_100)).sight, served);
+}
+
+/// A read that lags behind shows a machine that runs, and so does a delete that failed.
+#[test]
+fn a_machine_whose_delete_was_sent_because_it_failed_is_not_served_again() {
+    let running = observation(InstanceState::Running, Some("127.1.1.1"));
+    let mut proxy = made(None);
+    let timed_out = conditions::REASON_UNHEALTHY_TIMED_OUT;
+    state(&mut proxy, conditions::PROVISIONED, false, timed_out);
+    let sight = running.situation(&proxy, at(0)).sight;
+    assert_eq!(sight, Sight::Running { failing: true });
+    assert_eq!(running.request(&proxy, at(0)), None, "it has begun");
+}
+
 #[test]
 fn stopping_stopped_and_missing_are_told_apart() {
     let sight = |state| observation(state, None).situation(&proxy(), at(0)).sight;
@@ -182,6 +250,27 @@ fn stopping_stopped_and_missing_are_told_apart() {
     assert_eq!(sight(InstanceState::Stopped), Sight::Stopped);
     let none = Observation::nothing(Standing::Managed);
     assert_eq!(none.situation(&proxy(), at(0)).sight, Sight::Missing);
+}
+
+/// Cases 58 and 59: reads that lag behind may miss what was accepted, and what a killed operator asked for.
+#[test]
+fn only_what_was_never_seen_may_be_on_its_way() {
+    let mut proxy = proxy();
+    let status = |proxy: &mut Proxy, id: Option<&str>, operation: Option<&str>| {
+        let status = proxy.status.as_mut().unwrap();
+        status.provider_id = id.map(Into::into);
+        status.operation = operation.map(Into::into);
+    };
+    assert!(!may_be_on_its_way(&proxy), "its create is repeated");
+    status(&mut proxy, Some("id"), Some("operation"));
+    assert!(may_be_on_its_way(&proxy));
+    status(&mut proxy, Some("id"), None);
+    assert!(!may_be_on_its_way(&proxy), "it ran");
+    status(&mut proxy, None, None);
+    proxy.metadata.deletion_timestamp = Some(Time(at(5)));
+    assert!(may_be_on_its_way(&proxy));
+    proxy.metadata.finalizers = None;
+    assert!(!may_be_on_its_way(&proxy), "nothing was ever requested");
 }
 
 #[test]

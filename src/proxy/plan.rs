@@ -45,6 +45,8 @@ pub(super) enum Identity {
 pub(super) enum Sight {
     /// There is none.
     Missing,
+    /// None is found, and one that was requested may not be shown yet.
+    Unseen,
     /// It boots, or runs without an address yet.
     Starting {
         /// For longer than provisioningTimeoutSeconds.
@@ -55,6 +57,8 @@ pub(super) enum Sight {
         /// Unhealthy for longer than unhealthyTimeoutSeconds.
         failing: bool,
     },
+    /// It runs, serves nobody yet, and has an address that was given up because it failed.
+    Reissued,
     /// It is on its way out.
     Stopping,
     /// It stopped or was taken back, and exists.
@@ -120,6 +124,8 @@ pub(super) enum Cause {
     ProvisioningTimedOut,
     /// It was unhealthy for too long.
     UnhealthyTimedOut,
+    /// Its address is the one that was given up.
+    AddressReissued,
     /// The provider stopped it.
     Preempted,
     /// Another one is wanted.
@@ -170,7 +176,7 @@ pub(super) fn plan(situation: &Situation) -> Action {
     use Drift::{Changed, Same, Unknown};
     use Identity::{None, Set};
     use Life::{Deleting, Live};
-    use Sight::{Missing, Running, Starting, Stopped, Stopping};
+    use Sight::{Missing, Reissued, Running, Starting, Stopped, Stopping, Unseen};
 
     let Situation {
         standing,
@@ -211,7 +217,7 @@ pub(super) fn plan(situation: &Situation) -> Action {
         Leases::Gone => Action::Delete(cause),
     };
     match (life, identity, drift, sight) {
-        (Live, None, Same | Changed | Unknown, Missing) => match (lacking, permit) {
+        (Live, None, Same | Changed | Unknown, Missing | Unseen) => match (lacking, permit) {
             (Lacking::Finalizer, Permit::Granted | Permit::Withheld) => Action::AddFinalizer,
             (Lacking::Credentials, Permit::Granted | Permit::Withheld) => {
                 Action::GenerateCredentials
@@ -223,11 +229,15 @@ pub(super) fn plan(situation: &Situation) -> Action {
             Live,
             None,
             Same | Changed | Unknown,
-            Starting { .. } | Running { .. } | Stopping | Stopped,
+            Starting { .. } | Running { .. } | Reissued | Stopping | Stopped,
         ) => Action::Record, // row: live, no id, found by tag: the answer to a create was lost
-        (Live, Set, Unknown, Missing | Starting { .. } | Running { .. } | Stopping | Stopped) => {
-            Action::Adopt
-        }, // row: live, hash of another version or empty
+        (
+            Live,
+            Set,
+            Unknown,
+            Missing | Unseen | Starting { .. } | Running { .. } | Reissued | Stopping | Stopped,
+        ) => Action::Adopt, // row: live, hash of another version or empty
+        (Live, Set, Same, Unseen) => Action::AwaitRunning, // row: live, not seen yet
         (Live, Set, Same, Starting { overdue: false }) => Action::AwaitRunning, // row: live, provisioning
         (Live, Set, Same, Starting { overdue: true }) => match permit {
             Permit::Granted => replace(Cause::ProvisioningTimedOut),
@@ -238,27 +248,32 @@ pub(super) fn plan(situation: &Situation) -> Action {
             Permit::Granted => replace(Cause::UnhealthyTimedOut),
             Permit::Withheld => Action::Serve,
         }, // row: live, running, over unhealthyTimeout
+        (Live, Set, Same, Reissued) => Action::Delete(Cause::AddressReissued), // row: live, address given up before
         (Live, Set, Same | Changed, Stopped) => Action::Delete(Cause::Preempted), // row: live, stopped or terminated
         (Live, Set, Same | Changed, Missing) => Action::Forget, // row: live, not found
-        (Live, Set, Changed, Starting { .. }) => replace(Cause::Replaced), // row: live, changed
+        (Live, Set, Changed, Unseen | Starting { .. } | Reissued) => replace(Cause::Replaced), // row: live, changed
         (Live, Set, Changed, Running { .. }) => match permit {
             Permit::Granted => replace(Cause::Replaced),
             Permit::Withheld => Action::Serve,
         }, // row: live, changed
         (Live, Set, Same | Changed, Stopping) => Action::AwaitGone, // row: live, on its way out
         (Deleting, None, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, no id, not found
+        (Deleting, None, Same | Changed | Unknown, Unseen) => Action::AwaitGone, // row: deleting, no id, not seen yet
         (
             Deleting,
             None,
             Same | Changed | Unknown,
-            Starting { .. } | Running { .. } | Stopping | Stopped,
+            Starting { .. } | Running { .. } | Reissued | Stopping | Stopped,
         ) => Action::Record, // row: deleting, no id, found by name
         (Deleting, Set, Same | Changed | Unknown, Missing) => Action::RemoveFinalizer, // row: deleting, not found
         (Deleting, Set, Same | Changed | Unknown, Stopping) => Action::AwaitGone, // row: deleting, on its way out
         (Deleting, Set, Same | Changed | Unknown, Stopped) => Action::Delete(Cause::Preempted), // row: deleting, stopped or terminated
-        (Deleting, Set, Same | Changed | Unknown, Starting { .. } | Running { .. }) => {
-            replace(Cause::ObjectDeleted)
-        }, // row: deleting, other
+        (
+            Deleting,
+            Set,
+            Same | Changed | Unknown,
+            Unseen | Starting { .. } | Running { .. } | Reissued,
+        ) => replace(Cause::ObjectDeleted), // row: deleting, other
     }
 }
 

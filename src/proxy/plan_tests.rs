@@ -45,11 +45,12 @@ fn deleting(identity: Identity, sight: Sight, leases: Leases) -> Action {
     })
 }
 
-const PRESENT: [Sight; 6] = [
+const PRESENT: [Sight; 7] = [
     Sight::Starting { overdue: false },
     Sight::Starting { overdue: true },
     Sight::Running { failing: false },
     Sight::Running { failing: true },
+    Sight::Reissued,
     Sight::Stopping,
     Sight::Stopped,
 ];
@@ -102,6 +103,7 @@ fn a_create_that_the_budgets_withhold_waits() {
     assert_eq!(action, Action::Withhold);
 }
 
+/// Cases 58 to 60.
 #[test]
 fn an_instance_found_by_tag_is_recorded_and_not_created_again() {
     for sight in PRESENT {
@@ -113,6 +115,7 @@ fn an_instance_found_by_tag_is_recorded_and_not_created_again() {
     }
 }
 
+/// Case 51.
 #[test]
 fn a_hash_of_another_version_is_adopted_and_replaces_nothing() {
     for sight in PRESENT.into_iter().chain([Sight::Missing]) {
@@ -174,6 +177,7 @@ fn a_running_instance_is_served_until_it_was_unhealthy_for_too_long_then_drained
     }
 }
 
+/// Case 66.
 #[test]
 fn a_stopped_instance_is_deleted_without_waiting_for_leases() {
     for drift in [Drift::Same, Drift::Changed] {
@@ -198,6 +202,49 @@ fn an_instance_that_is_gone_is_forgotten() {
         });
         assert_eq!(action, Action::Forget);
     }
+}
+
+/// "Not found" of an instance that was never seen may be a read that lags behind.
+#[test]
+fn an_instance_that_may_not_be_shown_yet_is_neither_forgotten_nor_left_behind() {
+    let unseen = |drift| {
+        with(|s| {
+            s.drift = drift;
+            s.sight = Sight::Unseen;
+            s.leases = Leases::Gone;
+        })
+    };
+    assert_eq!(unseen(Drift::Same), Action::AwaitRunning);
+    assert_eq!(unseen(Drift::Changed), Action::Delete(Cause::Replaced));
+    assert_eq!(unseen(Drift::Unknown), Action::Adopt);
+    let deleted = |identity| deleting(identity, Sight::Unseen, Leases::Gone);
+    assert_eq!(
+        deleted(Identity::Set),
+        Action::Delete(Cause::ObjectDeleted),
+        "by its id, which needs no read"
+    );
+    assert_eq!(deleted(Identity::None), Action::AwaitGone);
+    assert_eq!(
+        unidentified(Sight::Unseen, Lacking::Nothing),
+        Action::Create,
+        "a repeated create finds what there is"
+    );
+}
+
+/// Case 49. It serves nobody yet, so there are no leases to wait for.
+#[test]
+fn a_machine_with_an_address_that_was_given_up_is_replaced_before_it_serves() {
+    let reissued = |drift| {
+        with(|s| {
+            s.drift = drift;
+            s.sight = Sight::Reissued;
+        })
+    };
+    assert_eq!(
+        reissued(Drift::Same),
+        Action::Delete(Cause::AddressReissued)
+    );
+    assert_eq!(reissued(Drift::Changed), Action::Drain(Cause::Replaced));
 }
 
 #[test]
@@ -321,7 +368,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
     let sight = prop::sample::select(
         PRESENT
             .into_iter()
-            .chain([Sight::Missing])
+            .chain([Sight::Missing, Sight::Unseen])
             .collect::<Vec<_>>(),
     );
     (
@@ -387,7 +434,7 @@ proptest! {
     #[test]
     fn nothing_is_created_beside_an_instance_or_without_a_finalizer(situation in any_situation()) {
         if plan(&situation) == Action::Create {
-            prop_assert_eq!(situation.sight, Sight::Missing);
+            prop_assert!(matches!(situation.sight, Sight::Missing | Sight::Unseen));
             prop_assert_eq!(situation.identity, Identity::None);
             prop_assert_eq!(situation.life, Life::Live);
             prop_assert_eq!(situation.lacking, Lacking::Nothing);
@@ -396,11 +443,12 @@ proptest! {
     }
 
     #[test]
-    fn only_a_machine_that_stopped_is_deleted_while_leases_may_exist(
+    fn only_a_machine_that_stopped_or_never_served_is_deleted_while_leases_may_exist(
         situation in any_situation(),
     ) {
         if let Action::Delete(_) = plan(&situation) {
-            prop_assert!(situation.leases == Leases::Gone || situation.sight == Sight::Stopped);
+            let unused = matches!(situation.sight, Sight::Stopped | Sight::Reissued);
+            prop_assert!(situation.leases == Leases::Gone || unused);
         }
     }
 
@@ -409,9 +457,12 @@ proptest! {
         situation.life = Life::Live;
         situation.permit = Permit::Withheld;
         if let Action::Delete(cause) | Action::Drain(cause) = plan(&situation) {
-            // Neither a machine that stopped nor one that never ran works.
-            let starts = matches!(situation.sight, Sight::Starting { .. });
-            let allowed = cause == Cause::Preempted || starts && cause == Cause::Replaced;
+            // Neither a machine that stopped nor one that never ran or served works.
+            let starts = matches!(situation.sight, Sight::Unseen | Sight::Starting { .. });
+            let reissued = situation.sight == Sight::Reissued;
+            let allowed = cause == Cause::Preempted
+                || reissued && cause == Cause::AddressReissued
+                || (starts || reissued) && cause == Cause::Replaced;
             prop_assert!(allowed, "{:?}", situation);
         }
     }

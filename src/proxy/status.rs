@@ -10,9 +10,10 @@ use runtime_kit::Class;
 
 use super::Failure;
 use super::act::Effect;
+use super::bootstrap;
 use super::budget::{self, Withheld};
 use super::drain::{self, Drain};
-use super::observe::Observation;
+use super::observe::{self, Observation};
 use super::plan::{Action, Cause, Standing};
 use crate::health::{Hold, Location, Verdict};
 use crate::providers::Instance;
@@ -115,8 +116,8 @@ impl Draft<'_> {
                 );
             },
             Action::Delete(cause) => {
-                let (reason, message) = explain(cause);
-                self.without_address(reason, message);
+                let (reason, message) = self.explain(cause);
+                self.without_address(reason, &message);
             },
             Action::AwaitGone => {
                 // Why: what began the end said so already, unless the provider began it.
@@ -145,7 +146,7 @@ impl Draft<'_> {
             },
             Action::Drain(cause) => {
                 if proxy.metadata.deletion_timestamp.is_none() {
-                    let (reason, message) = explain(cause);
+                    let (reason, message) = self.explain(cause);
                     self.state(Statement::new(c::PROVISIONED, false, reason, message));
                 }
             },
@@ -215,6 +216,16 @@ impl Draft<'_> {
         ));
     }
 
+    /// A cause in words, with what the machine's console says.
+    fn explain(&self, cause: Cause) -> (&'static str, String) {
+        let (reason, message) = explain(cause);
+        let line = self.pass.observation.bootstrap_failure.as_ref();
+        match line.filter(|_| cause == Cause::UnhealthyTimedOut) {
+            Some(line) => (reason, bootstrap::message(message, line)),
+            None => (reason, message.into()),
+        }
+    }
+
     /// Why the instance is on its way out, if it is.
     fn ending(&self) -> Option<Cause> {
         let condition = c::find(&self.status.conditions, c::PROVISIONED)?;
@@ -225,17 +236,28 @@ impl Draft<'_> {
 
     /// The list of instances that were given up.
     fn setbacks(&mut self) {
-        let Pass { proxy, now, .. } = *self.pass;
+        let Pass {
+            proxy,
+            observation,
+            now,
+            ..
+        } = *self.pass;
         let Some(cause) = self.ending() else { return };
         let reason = explain(cause).0;
         let known = proxy.condition(c::PROVISIONED);
         if known.is_some_and(|known| known.status == "False" && known.reason == reason) {
             return;
         }
-        match cause {
-            Cause::ProvisioningTimedOut | Cause::UnhealthyTimedOut | Cause::Preempted => {},
+        let reason = match cause {
+            Cause::UnhealthyTimedOut if observation.bootstrap_failure.is_some() => {
+                c::REASON_BOOTSTRAP_FAILED
+            },
+            Cause::ProvisioningTimedOut
+            | Cause::UnhealthyTimedOut
+            | Cause::AddressReissued
+            | Cause::Preempted => reason,
             Cause::Replaced | Cause::ObjectDeleted => return,
-        }
+        };
         let mut kept: Vec<_> = budget::recent(&self.status.setbacks, now)
             .cloned()
             .collect();
@@ -243,6 +265,8 @@ impl Draft<'_> {
         kept.push(Setback {
             time: c::api_time(now),
             reason: reason.into(),
+            address: observation.instance.as_ref().and_then(|i| i.ip.clone()),
+            generation: proxy.metadata.generation,
         });
         self.status.setbacks = kept;
     }
@@ -279,7 +303,12 @@ impl Draft<'_> {
 
     fn serve_instance(&mut self, instance: &Instance) {
         let Instance {
-            id, ip, port, zone, ..
+            id,
+            ip,
+            port,
+            zone,
+            created,
+            ..
         } = instance;
         let Some(ip) = ip else { return };
         self.serve(Endpoint {
@@ -290,13 +319,17 @@ impl Draft<'_> {
         self.status.ip = Some(ip.clone());
         self.status.zone = Some(zone.clone());
         self.status.operation = None;
-        let message = format!("instance {id} runs");
-        self.state(Statement::new(
-            c::PROVISIONED,
-            true,
-            c::REASON_CREATED,
-            message,
-        ));
+        let Pass { proxy, now, .. } = *self.pass;
+        let (reason, message) = if observe::was_given_up(proxy, ip, *created, now) {
+            let message = format!(
+                "instance {id} runs; the provider gave out {ip} again, which was given up because it \
+                 failed: it is used when probes succeed"
+            );
+            (c::REASON_ADDRESS_REISSUED, message)
+        } else {
+            (c::REASON_CREATED, format!("instance {id} runs"))
+        };
+        self.state(Statement::new(c::PROVISIONED, true, reason, message));
     }
 
     fn serve_external(&mut self, endpoint: Endpoint) {
@@ -421,7 +454,13 @@ impl Draft<'_> {
             self.status.latency_milliseconds =
                 latency.map(|latency| i64::try_from(latency.as_millis()).unwrap_or(i64::MAX));
             self.status.last_health_check_time = last_probe.map(c::api_time);
-            Statement::new(c::HEALTHY, *healthy, reason, message.as_str())
+            match &self.pass.observation.bootstrap_failure {
+                Some(line) => {
+                    let message = bootstrap::message(message, line);
+                    Statement::new(c::HEALTHY, *healthy, c::REASON_BOOTSTRAP_FAILED, message)
+                },
+                None => Statement::new(c::HEALTHY, *healthy, reason, message.as_str()),
+            }
         } else if c::find(&self.status.conditions, c::HEALTHY).is_none() {
             Statement::new(
                 c::HEALTHY,
@@ -584,9 +623,10 @@ impl Draft<'_> {
 /// How many setbacks are kept at most: more than fit into an hour with their back-off.
 const SETBACKS: usize = 8;
 
-const CAUSES: [Cause; 5] = [
+const CAUSES: [Cause; 6] = [
     Cause::ProvisioningTimedOut,
     Cause::UnhealthyTimedOut,
+    Cause::AddressReissued,
     Cause::Preempted,
     Cause::Replaced,
     Cause::ObjectDeleted,
@@ -601,6 +641,11 @@ fn explain(cause: Cause) -> (&'static str, &'static str) {
         Cause::UnhealthyTimedOut => (
             c::REASON_UNHEALTHY_TIMED_OUT,
             "the instance was unhealthy for longer than unhealthyTimeoutSeconds and is replaced",
+        ),
+        Cause::AddressReissued => (
+            c::REASON_ADDRESS_REISSUED,
+            "the provider gave out the address again that was given up because it failed; the \
+             instance is replaced, once",
         ),
         Cause::Preempted => (
             c::REASON_PREEMPTED,

@@ -532,6 +532,81 @@ fn an_unhealthy_instance_that_drains_to_be_replaced_says_why_and_is_counted_once
     assert!(c::find(&status.conditions, c::DRAINED).is_none());
 }
 
+const LINE: &str =
+    "x - util.py[WARNING]: Failed running /var/lib/cloud/instance/scripts/runcmd [100]";
+
+/// What never worked, with what cloud-init says of it.
+fn never_up() -> Observation {
+    let mut seen = seen(Some(false));
+    let verdict = seen.verdict.as_mut().unwrap();
+    verdict.reason = c::REASON_PROBE_NEVER_SUCCEEDED.into();
+    verdict.message = "no probe has succeeded in 600 seconds".into();
+    seen.bootstrap_failure = Some(LINE.into());
+    seen
+}
+
+/// Case 69.
+#[test]
+fn a_cloud_init_that_failed_is_told_in_healthy_in_the_cause_of_the_replacement_and_in_setbacks() {
+    let mut proxy = new_proxy();
+    proxy.status = Some(after(&proxy, &seen(None), Action::Serve));
+    let status = after(&proxy, &never_up(), Action::Serve);
+    assert_eq!(told(&status, c::HEALTHY), ("False", "BootstrapFailed"));
+    let message = &c::find(&status.conditions, c::HEALTHY).unwrap().message;
+    assert!(
+        message.starts_with("no probe has succeeded in 600 seconds"),
+        "{message}"
+    );
+    assert!(message.ends_with(LINE), "{message}");
+    proxy.status = Some(status);
+
+    let gone = Action::Delete(Cause::UnhealthyTimedOut);
+    let status = after(&proxy, &never_up(), gone);
+    assert_eq!(
+        told(&status, c::PROVISIONED),
+        ("False", "UnhealthyTimedOut")
+    );
+    let message = &c::find(&status.conditions, c::PROVISIONED).unwrap().message;
+    assert!(message.ends_with(LINE), "{message}");
+    let [setback] = status.setbacks.as_slice() else {
+        panic!("{:?}", status.setbacks);
+    };
+    assert_eq!(setback.reason, "BootstrapFailed");
+    assert_eq!(setback.generation, Some(4));
+}
+
+/// Case 49: the address is remembered with the failure, and an instance that has it again says so.
+#[test]
+fn an_address_that_was_given_up_is_told_when_it_comes_back() {
+    let mut proxy = ready_proxy();
+    for action in [
+        Action::Delete(Cause::UnhealthyTimedOut),
+        Action::Create,
+        Action::Delete(Cause::AddressReissued),
+    ] {
+        proxy.status = Some(after(&proxy, &seen(None), action));
+    }
+    let status = proxy.status.clone().unwrap();
+    assert_eq!(told(&status, c::PROVISIONED), ("False", "AddressReissued"));
+    let kept = status.setbacks.iter();
+    let kept: Vec<_> = kept
+        .map(|setback| (setback.reason.as_str(), setback.address.as_deref()))
+        .collect();
+    assert_eq!(
+        kept,
+        [
+            ("UnhealthyTimedOut", Some("127.1.2.3")),
+            ("AddressReissued", Some("127.1.2.3")),
+        ]
+    );
+    proxy.status = Some(after(&proxy, &seen(None), Action::Create));
+    let mut seen = seen(None);
+    seen.instance.as_mut().unwrap().created = at(NOW);
+    let status = after(&proxy, &seen, Action::Serve);
+    assert_eq!(told(&status, c::PROVISIONED), ("True", "AddressReissued"));
+    assert!(status.endpoint.is_some(), "it is used all the same");
+}
+
 #[test]
 fn it_recovers_while_it_drains_and_is_kept() {
     let mut proxy = ready_proxy();
@@ -549,6 +624,8 @@ fn setbacks_older_than_an_hour_go_with_the_next_and_their_number_is_bounded() {
     let setback = |second| Setback {
         time: Time(at(second)),
         reason: "Preempted".into(),
+        address: None,
+        generation: None,
     };
     let old = (0..30).map(|index| setback(NOW - 3_600 - index));
     let recent = (0..30).map(|index| setback(NOW - 30 + index));

@@ -1,5 +1,6 @@
 //! The fake Compute Engine, and credentials that it accepts.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
@@ -32,6 +33,32 @@ impl FakeGce {
     pub(crate) async fn accept_keys(&self, ids: &[&str]) {
         let text = serde_json::to_string(ids).unwrap();
         self.call(Method::PUT, "keys", text).await;
+    }
+
+    /// Puts a machine in, as somebody else does.
+    pub(crate) async fn insert(
+        &self,
+        project: &str,
+        zone: &str,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+    ) {
+        let body = json!({
+            "name": name,
+            "labels": labels,
+            "machineType": format!("zones/{zone}/machineTypes/e2-micro"),
+            "disks": [{"boot": true, "initializeParams": {
+                "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
+            }}],
+            "networkInterfaces": [{"network": "global/networks/default"}],
+        });
+        let path = format!("compute/v1/projects/{project}/zones/{zone}/instances");
+        self.send(Method::POST, &path, body.to_string()).await;
+    }
+
+    pub(crate) async fn write_console(&self, project: &str, zone: &str, name: &str, text: &str) {
+        let path = format!("console?project={project}&zone={zone}&instance={name}");
+        self.call(Method::PUT, &path, text.to_owned()).await;
     }
 
     pub(crate) async fn preempt(&self, project: &str, zone: &str, instance: &str) {

@@ -205,6 +205,7 @@ async fn a_zone_that_fails_never_hides_the_others_and_is_told() {
     site.finish().await;
 }
 
+/// Case 59.
 #[tokio::test]
 async fn reads_that_lag_behind_make_no_second_machine() {
     let site = GcpSite::start().await;
@@ -261,6 +262,7 @@ async fn creates_at_the_same_time_make_one_machine() {
     site.finish().await;
 }
 
+/// Case 57.
 #[tokio::test]
 async fn an_address_that_is_used_again_does_not_make_one_machine_of_two() {
     let site = GcpSite::start().await;
@@ -367,6 +369,23 @@ async fn credentials_that_cannot_be_used_are_told_before_anything_is_called() {
         assert!(error.contains("key.json"), "{error}");
     }
     assert_eq!(fake.calls("compute.instances.list").await, 0);
+}
+
+#[tokio::test]
+async fn the_end_of_a_console_is_read_and_that_of_no_machine_is_none() {
+    let site = GcpSite::start().await;
+    let created = site.provider.create(&request("a")).await.unwrap();
+    let Instance { id, zone, name, .. } = created.instance;
+    let read = async || site.provider.console(&id).await.unwrap();
+    assert_eq!(read().await.as_deref(), Some(""));
+    let text = format!("{}the end\n", "boot\n".repeat(100_000));
+    site.fake.write_console("p-1", &zone, &name, &text).await;
+    let tail = read().await.unwrap();
+    assert_eq!(tail, text[text.len() - 256 * 1024..]);
+    site.provider.delete(&id).await.unwrap();
+    until_gone(site.provider(), &id).await;
+    assert_eq!(read().await, None);
+    site.finish().await;
 }
 
 #[tokio::test]

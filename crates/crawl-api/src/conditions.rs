@@ -64,6 +64,9 @@ pub const REASON_SECRET_UNREADABLE: &str = "SecretUnreadable";
 /// `spec.cloudInit` asks for something that cannot be put in: a placeholder that does not exist,
 /// credentials that there are not, or such as its server cannot take.
 pub const REASON_CLOUD_INIT_INVALID: &str = "CloudInitInvalid";
+/// The provider gave out an address again that was given up shortly before because it failed. False:
+/// the instance is replaced, once; True: it came again, and is used.
+pub const REASON_ADDRESS_REISSUED: &str = "AddressReissued";
 /// `spec.paused`: nothing was requested, and nothing is until it is unset.
 pub const REASON_PAUSED: &str = "Paused";
 /// The provider refused for lack of quota or stock.
@@ -124,6 +127,9 @@ pub const REASON_GEO_MISMATCH: &str = "GeoMismatch";
 pub const REASON_EXIT_IP_UNKNOWN: &str = "ExitIPUnknown";
 /// No probe has succeeded within provisioningTimeoutSeconds; the message has the last cause.
 pub const REASON_PROBE_NEVER_SUCCEEDED: &str = "ProbeNeverSucceeded";
+/// As ProbeNeverSucceeded, and cloud-init says on the machine's console that it failed; the message
+/// has its line.
+pub const REASON_BOOTSTRAP_FAILED: &str = "BootstrapFailed";
 /// The health check itself cannot be carried out; only a changed spec can help.
 pub const REASON_INVALID_HEALTH_CHECK: &str = "InvalidHealthCheck";
 /// The request came out at our own address: the proxy proxies nothing.
@@ -167,6 +173,9 @@ pub const REASON_DISRUPTION_BUDGET: &str = "DisruptionBudget";
 pub const REASON_REMEDIATION_PAUSED: &str = "RemediationPaused";
 /// Replacing this instance did not help before; the next attempt waits longer.
 pub const REASON_REMEDIATION_BACKOFF: &str = "RemediationBackoff";
+/// cloud-init failed on the instance and on the one before it: none is replaced until the spec
+/// changes or somebody resumes.
+pub const REASON_BOOTSTRAP_FAILING: &str = "BootstrapFailing";
 /// Many instances went away without our doing: none is created again until somebody resumes.
 pub const REASON_MASS_EXTERNAL_DELETION: &str = "MassExternalDeletion";
 /// The pool's limits.createsPerHour is used up.

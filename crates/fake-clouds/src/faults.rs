@@ -31,8 +31,9 @@ pub struct Settings {
     /// From an accepted delete to a machine that is not found, and from a preemption to a stopped
     /// one.
     pub stop_milliseconds: u64,
-    /// How long reads do not show a new machine yet.
-    pub visible_after_milliseconds: u64,
+    /// How far reads of machines lag behind: they show what was so this long ago. A fake whose
+    /// cloud has lists that agree with its writes does so for new machines only.
+    pub reads_lag_milliseconds: u64,
     /// The addresses of machines; the one that became free last is given first. Empty: always
     /// fresh ones.
     pub addresses: Vec<String>,
@@ -47,7 +48,7 @@ impl Default for Settings {
         Self {
             boot_milliseconds: 200,
             stop_milliseconds: 200,
-            visible_after_milliseconds: 0,
+            reads_lag_milliseconds: 0,
             addresses: Vec::new(),
             page_size: 500,
             requests_per_hour: 3600,
@@ -86,6 +87,8 @@ pub enum Op {
     List,
     /// Reading an operation.
     Operation,
+    /// Reading a machine's console.
+    Console,
 }
 
 /// What happens to a call.
@@ -159,9 +162,9 @@ impl Settings {
         Duration::from_millis(self.stop_milliseconds)
     }
 
-    /// See [`Settings::visible_after_milliseconds`].
-    pub fn visible_after(&self) -> Duration {
-        Duration::from_millis(self.visible_after_milliseconds)
+    /// See [`Settings::reads_lag_milliseconds`].
+    pub fn reads_lag(&self) -> Duration {
+        Duration::from_millis(self.reads_lag_milliseconds)
     }
 }
 

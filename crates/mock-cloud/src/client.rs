@@ -14,8 +14,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     faults::{Behaviour, FailWith, Fault, FaultRule, Op},
     model::{
-        CreateInstance, Created, Deleting, ErrorAnswer, ErrorCode, Instance, InstanceList, Labels,
-        ListInstances, Operation,
+        Console, CreateInstance, Created, Deleting, ErrorAnswer, ErrorCode, Instance, InstanceList,
+        Labels, ListInstances, Operation,
     },
     records::{Call, EverCreated},
     state::Settings,
@@ -134,6 +134,12 @@ impl Client {
     /// Reads an instance by id or name.
     pub async fn get(&self, zone: &str, key: &str) -> Result<Instance, Error> {
         self.read(&format!("/v1/zones/{zone}/instances/{key}"))
+            .await
+    }
+
+    /// Reads the console of an instance, by id or name.
+    pub async fn console(&self, zone: &str, key: &str) -> Result<Console, Error> {
+        self.read(&format!("/v1/zones/{zone}/instances/{key}/console"))
             .await
     }
 

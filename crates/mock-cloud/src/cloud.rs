@@ -21,7 +21,7 @@ use crate::{
     disk::{self, Disk},
     faults::{Behaviour, Fault, FaultRule, Op},
     model::{
-        CreateInstance, Created, Deleting, ErrorBody, ErrorCode, Instance, InstanceList,
+        Console, CreateInstance, Created, Deleting, ErrorBody, ErrorCode, Instance, InstanceList,
         InstanceState, Labels, ListInstances, Operation,
     },
     proxy::{self, Proxy},
@@ -193,6 +193,13 @@ impl Cloud {
         .await
     }
 
+    pub(crate) async fn console(&self, zone: &str, key: &str) -> Outcome<Console> {
+        self.call(Op::Console, Some(zone), None, |state, now, _| {
+            state.console(now, zone, key)
+        })
+        .await
+    }
+
     pub(crate) async fn list(&self, selection: &ListInstances) -> Outcome<InstanceList> {
         let zone = selection.zone.as_deref();
         self.call(Op::List, zone, None, |state, now, _| {
@@ -299,6 +306,8 @@ impl Cloud {
                 Fault::Fail { .. }
                 | Fault::FailOperation { .. }
                 | Fault::SlowBoot { .. }
+                | Fault::FailBootstrap { .. }
+                | Fault::GiveAddress { .. }
                 | Fault::Misbehave { .. },
             )
             | None => Outcome::Answer(result),

@@ -23,6 +23,8 @@ pub enum Op {
     List,
     /// Reading an operation.
     Operation,
+    /// Reading an instance's console.
+    Console,
 }
 
 /// What a failing call answers.
@@ -87,6 +89,16 @@ pub enum Fault {
         /// Instead of the cloud's own delay.
         delay_milliseconds: u64,
     },
+    /// A create is carried out, and the instance boots without its proxy ever starting.
+    FailBootstrap {
+        /// What its console says.
+        console: String,
+    },
+    /// A create is carried out, and the instance has this address, which must be free.
+    GiveAddress {
+        /// Which one.
+        ip: Ipv4Addr,
+    },
     /// A create is carried out, and the instance's proxy misbehaves.
     Misbehave {
         /// How.
@@ -99,9 +111,11 @@ impl Fault {
     pub(crate) fn fits(&self, op: Op) -> bool {
         match self {
             Self::Fail { .. } | Self::Hang | Self::LostReply => true,
-            Self::FailOperation { .. } | Self::SlowBoot { .. } | Self::Misbehave { .. } => {
-                op == Op::Create
-            },
+            Self::FailOperation { .. }
+            | Self::SlowBoot { .. }
+            | Self::FailBootstrap { .. }
+            | Self::GiveAddress { .. }
+            | Self::Misbehave { .. } => op == Op::Create,
         }
     }
 }

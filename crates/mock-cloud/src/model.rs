@@ -131,6 +131,13 @@ pub struct Operation {
     pub error: Option<ErrorBody>,
 }
 
+/// What an instance wrote to its console.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Console {
+    /// All of it.
+    pub contents: String,
+}
+
 /// Selects instances; the query of `GET /v1/instances`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListInstances {

@@ -171,6 +171,7 @@ fn router(cloud: Arc<Cloud>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/v1/zones/{zone}/instances", post(create))
         .route("/v1/zones/{zone}/instances/{key}", get(read).delete(remove))
+        .route("/v1/zones/{zone}/instances/{key}/console", get(console))
         .route("/v1/instances", get(list))
         .route("/v1/operations/{id}", get(operation))
         .route("/admin/calls", get(calls))
@@ -214,6 +215,13 @@ async fn read(
     Path((zone, key)): Path<(String, String)>,
 ) -> Response {
     answer(cloud.get(&zone, &key).await).await
+}
+
+async fn console(
+    Shared(cloud): Shared<Arc<Cloud>>,
+    Path((zone, key)): Path<(String, String)>,
+) -> Response {
+    answer(cloud.console(&zone, &key).await).await
 }
 
 async fn remove(

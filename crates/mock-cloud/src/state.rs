@@ -17,8 +17,8 @@ use crate::{
     addresses::Addresses,
     faults::{Behaviour, Fault, FaultRule, Op},
     model::{
-        CreateInstance, ErrorBody, ErrorCode, Instance, InstanceState, Labels, ListInstances,
-        Operation, OperationKind,
+        Console, CreateInstance, ErrorBody, ErrorCode, Instance, InstanceState, Labels,
+        ListInstances, Operation, OperationKind,
     },
     records::{Call, EverCreated, Records},
     validate,
@@ -66,6 +66,9 @@ pub(crate) struct Record {
     pub(crate) running_at: Timestamp,
     pub(crate) stop: Option<Stop>,
     pub(crate) behaviour: Behaviour,
+    /// What its console says.
+    #[serde(default)]
+    console: String,
 }
 
 impl Record {
@@ -247,13 +250,15 @@ impl State {
         let running_at = after(now, delay);
         let in_use: HashSet<Ipv4Addr> = self.instances.values().map(|r| r.address).collect();
         let port = request.port;
-        let address = self
-            .addresses
-            .next(|ip| !in_use.contains(&ip) && is_free(SocketAddrV4::new(ip, port)))
-            .ok_or_else(|| ErrorBody {
-                code: ErrorCode::ZoneResourcesExhausted,
-                message: format!("no loopback address with a free port {port} is left"),
-            })?;
+        let fits = |ip| !in_use.contains(&ip) && is_free(SocketAddrV4::new(ip, port));
+        let address = match fault {
+            Some(Fault::GiveAddress { ip }) => Some(*ip).filter(|ip| fits(*ip)),
+            _ => self.addresses.next(fits),
+        };
+        let address = address.ok_or_else(|| ErrorBody {
+            code: ErrorCode::ZoneResourcesExhausted,
+            message: format!("no loopback address with a free port {port} is left"),
+        })?;
         let record = Record {
             id: self.take_id(),
             zone: zone.to_owned(),
@@ -261,8 +266,13 @@ impl State {
             created_at: now,
             running_at,
             stop: None,
+            console: match fault {
+                Some(Fault::FailBootstrap { console }) => console.clone(),
+                _ => String::new(),
+            },
             behaviour: match fault {
                 Some(Fault::Misbehave { behaviour }) => behaviour.clone(),
+                Some(Fault::FailBootstrap { .. }) => Behaviour::Dead,
                 _ => Behaviour::Normal,
             },
             request,
@@ -295,6 +305,17 @@ impl State {
             Some(state) => Ok(record.view(state)),
             None => Err(not_found(zone, key)),
         }
+    }
+
+    /// What an instance wrote to its console, by id or name.
+    pub(crate) fn console(
+        &self,
+        now: Timestamp,
+        zone: &str,
+        key: &str,
+    ) -> Result<Console, ErrorBody> {
+        let contents = self.find(now, zone, key)?.console.clone();
+        Ok(Console { contents })
     }
 
     /// The instances that match, oldest first.

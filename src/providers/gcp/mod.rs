@@ -33,6 +33,11 @@ use super::{
 /// How long one request may take. Shorter than the limit of a whole call, so that one zone that
 /// does not answer leaves time to tell what the others said.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an accepted instance may be missing from reads: an insert is carried out after it was
+/// answered, and lists are not of this very moment.
+const READS_LAG: Duration = Duration::from_secs(5);
+/// How much of the end of a machine's serial console is read, in bytes: more than a boot writes.
+const CONSOLE: i64 = 256 * 1024;
 /// Instances on a page of a list, the most that Compute Engine gives.
 const PAGE: u32 = 500;
 /// How many earlier requests of the same content are skipped in one create.
@@ -317,6 +322,33 @@ impl Provider for Gcp {
 
     fn credentials_file(&self) -> Option<&Path> {
         self.account.credentials_file.as_deref()
+    }
+
+    async fn console(&self, id: &str) -> Result<Option<String>, Error> {
+        let Id {
+            project,
+            zone,
+            number,
+        } = Id::read(id)?;
+        let clients = self.source.clients().await?;
+        let sent = clients
+            .instances
+            .get_serial_port_output()
+            .set_project(project)
+            .set_zone(zone)
+            .set_instance(number)
+            .set_start(-CONSOLE)
+            .send();
+        let what = format!("read the console of instance {number} in {zone}");
+        match self.request(&what, sent).await {
+            Ok(output) => Ok(output.contents),
+            Err(error) if error.class() == Class::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reads_lag(&self) -> Duration {
+        READS_LAG
     }
 
     async fn check(&self) -> Result<(), Error> {

@@ -76,8 +76,14 @@ impl Phase {
 pub struct Setback {
     /// When.
     pub time: Time,
-    /// ProvisioningTimedOut, UnhealthyTimedOut or Preempted.
+    /// ProvisioningTimedOut, UnhealthyTimedOut, BootstrapFailed, AddressReissued or Preempted.
     pub reason: String,
+    /// The address that it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The metadata.generation it was of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
 }
 
 /// What a proxy is.

@@ -207,6 +207,28 @@ pub(super) fn operation(operation: &Operation, done: bool) -> Value {
     answer
 }
 
+/// From a position on; a negative one counts from the end.
+pub(super) fn console(machine: &Machine, start: i64) -> Value {
+    let Machine {
+        project,
+        zone,
+        name,
+        console,
+        ..
+    } = machine;
+    let length = i64::try_from(console.len()).unwrap_or(i64::MAX);
+    let from = if start < 0 { length + start } else { start };
+    let from = usize::try_from(from).unwrap_or_default();
+    let contents = String::from_utf8_lossy(console.as_bytes().get(from..).unwrap_or_default());
+    json!({
+        "kind": "compute#serialPortOutput",
+        "contents": contents,
+        "start": from.to_string(),
+        "next": length.to_string(),
+        "selfLink": format!("{}/instances/{name}/serialPort", zone_url(project, zone)),
+    })
+}
+
 pub(super) fn list(project: &str, zone: &str, items: Vec<Value>, next: Option<u64>) -> Value {
     let mut answer = json!({
         "kind": "compute#instanceList",

@@ -6,7 +6,8 @@
 //! | `PUT /fake/script` | a [`Script`]: settings and faults from now on |
 //! | `PUT /fake/keys` | JSON list: only tokens signed by a key of these ids are accepted |
 //! | `POST /fake/preempt?project=P&zone=Z&instance=I` | takes a spot machine back |
-//! | `GET /fake/created` | everything that was ever created |
+//! | `PUT /fake/console?project=P&zone=Z&instance=I` | text: what a machine wrote to its console |
+//! | `GET /fake/created` | everything that was ever created, and when it was gone |
 //! | `GET /fake/calls` | how often each method was called |
 //! | `GET /fake/violations` | requests and responses that are not as the document says |
 
@@ -138,6 +139,7 @@ impl Gce {
             Op::Get => self.get(call, now),
             Op::List => self.list(call, now),
             Op::Operation => self.operation(call, now),
+            Op::Console => self.console(call, now),
         }
     }
 
@@ -167,7 +169,7 @@ impl Gce {
                 let done = earlier.ends <= now.elapsed;
                 return Ok(answers::operation(earlier, done));
             }
-            if state.named(project, zone, &name).is_some() {
+            if state.named(project, zone, &name, now).is_some() {
                 let resource = format!("projects/{project}/zones/{zone}/instances/{name}");
                 let message = format!("The resource '{resource}' already exists");
                 return Err(Refused::new(409, "alreadyExists", message));
@@ -189,7 +191,7 @@ impl Gce {
     async fn delete(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
         let operation = {
             let mut state = self.state.lock();
-            let machine = found(&state, call)?;
+            let machine = found(&state, call, now)?;
             let id = machine.id;
             state.delete(id, now)
         };
@@ -203,11 +205,10 @@ impl Gce {
 
     fn get(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
         let state = self.state.lock();
-        let machine = found(&state, call)?;
-        if !state.is_visible(machine, now) {
-            return Err(not_found(call));
-        }
-        Ok(answers::instance(machine, state.status(machine, now)))
+        let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
+        let shown = state.shown(project, zone, parameter(call, "instance"), now);
+        let (machine, status) = shown.ok_or_else(|| not_found(call))?;
+        Ok(answers::instance(machine, status))
     }
 
     fn list(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
@@ -232,9 +233,9 @@ impl Gce {
         let mut items = Vec::new();
         let mut last = after;
         let mut next = None;
-        for machine in state.zone(project, zone, after) {
-            let shown = answers::instance(machine, state.status(machine, now));
-            if !state.is_visible(machine, now) || !filter.holds(&shown) {
+        for (machine, status) in state.zone(project, zone, after, now) {
+            let shown = answers::instance(machine, status);
+            if !filter.holds(&shown) {
                 continue;
             }
             if items.len() >= usize::try_from(size).unwrap_or(usize::MAX) {
@@ -255,6 +256,14 @@ impl Gce {
             .operation(project, zone, key)
             .ok_or_else(|| Refused::not_found(project, zone, "operations", key))?;
         Ok(answers::operation(operation, operation.ends <= now.elapsed))
+    }
+
+    fn console(&self, call: &Call<'_>, now: Now) -> Result<Value, Refused> {
+        let state = self.state.lock();
+        let machine = found(&state, call, now)?;
+        let asked = call.parameters.get("start");
+        let start = asked.and_then(|start| start.parse().ok());
+        Ok(answers::console(machine, start.unwrap_or_default()))
     }
 
     fn answer(&self, call: Option<&Call<'_>>, result: Result<Value, Refused>) -> Answer {
@@ -301,15 +310,31 @@ impl Gce {
             (&Verb::POST, "/fake/preempt") => {
                 let mut state = self.state.lock();
                 let key = asked("instance");
-                let machine = state.named(asked("project"), asked("zone"), key);
+                let now = self.now();
+                let machine = state.named(asked("project"), asked("zone"), key, now);
                 let id = machine.map(|machine| machine.id);
-                if id.is_some_and(|id| state.preempt(id, self.now())) {
+                if id.is_some_and(|id| state.preempt(id, now)) {
                     ok()
                 } else {
                     wrong(format!("{key:?} is no spot machine"))
                 }
             },
-            (&Verb::GET, "/fake/created") => Answer::json(200, &json!(self.state.lock().ever())),
+            (&Verb::PUT, "/fake/console") => {
+                let (mut state, now) = (self.state.lock(), self.now());
+                let key = asked("instance");
+                let machine = state.named(asked("project"), asked("zone"), key, now);
+                let id = machine.map(|machine| machine.id);
+                if id.is_some_and(|id| state.set_console(id, request.text.clone())) {
+                    ok()
+                } else {
+                    wrong(format!("there is no machine {key:?}"))
+                }
+            },
+            (&Verb::GET, "/fake/created") => {
+                let mut state = self.state.lock();
+                state.settle(self.now());
+                Answer::json(200, &json!(state.ever()))
+            },
             (_, _) => {
                 let no_such_path = || Answer::json(404, &json!({"error": "no such path"}));
                 self.journal.answer(request).unwrap_or_else(no_such_path)
@@ -345,6 +370,7 @@ fn op(call: &Call<'_>) -> Op {
         "compute.instances.delete" => Op::Delete,
         "compute.instances.list" => Op::List,
         "compute.zoneOperations.get" => Op::Operation,
+        "compute.instances.getSerialPortOutput" => Op::Console,
         _ => Op::Get,
     }
 }
@@ -361,9 +387,9 @@ fn not_found(call: &Call<'_>) -> Refused {
     Refused::not_found(project, zone, "instances", parameter(call, "instance"))
 }
 
-fn found<'a>(state: &'a State, call: &Call<'_>) -> Result<&'a state::Machine, Refused> {
+fn found<'a>(state: &'a State, call: &Call<'_>, now: Now) -> Result<&'a state::Machine, Refused> {
     let (project, zone) = (parameter(call, "project"), parameter(call, "zone"));
-    let machine = state.named(project, zone, parameter(call, "instance"));
+    let machine = state.named(project, zone, parameter(call, "instance"), now);
     machine.ok_or_else(|| not_found(call))
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::faults::{Failure, Rule, Script, Settings};
@@ -25,11 +25,19 @@ pub(super) struct Operation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum End {
     /// Not found from then on.
     Delete,
     /// `TERMINATED` from then on.
     Halt,
+}
+
+/// How a machine ends: `STOPPING` from `begun` until `at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stop {
+    end: End,
+    begun: Duration,
+    at: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -42,8 +50,10 @@ pub(super) struct Machine {
     pub(super) body: Value,
     pub(super) created: Timestamp,
     pub(super) address: String,
+    /// What it wrote to its console.
+    pub(super) console: String,
     accepted: Duration,
-    stop: Option<(Stop, Duration)>,
+    stop: Option<Stop>,
     /// Its address has been given back.
     released: bool,
 }
@@ -70,6 +80,9 @@ pub(super) struct Ever {
     pub(super) name: String,
     pub(super) zone: String,
     pub(super) labels: Value,
+    pub(super) created: Timestamp,
+    /// Since when there is no such machine.
+    pub(super) gone: Option<Timestamp>,
 }
 
 /// The time of a call, on both clocks.
@@ -77,6 +90,38 @@ pub(super) struct Ever {
 pub(super) struct Now {
     pub(super) wall: Timestamp,
     pub(super) elapsed: Duration,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// Whether there is, or was, such a machine at that time.
+    fn exists(&self, at: Duration) -> bool {
+        let gone = self.gone().is_some_and(|gone| gone <= at);
+        self.accepted <= at && !gone
+    }
+
+    /// When there is no such machine any more.
+    fn gone(&self) -> Option<Duration> {
+        let stop = self.stop.filter(|stop| stop.end == End::Delete)?;
+        Some(stop.at)
+    }
+
+    fn status(&self, at: Duration, boot: Duration) -> &'static str {
+        match self.stop {
+            Some(Stop { at: end, .. }) if end <= at => "TERMINATED",
+            Some(Stop { begun, .. }) if begun <= at => "STOPPING",
+            Some(_) | None if at < self.accepted + boot / 2 => "PROVISIONING",
+            Some(_) | None if at < self.accepted + boot => "STAGING",
+            Some(_) | None => "RUNNING",
+        }
+    }
+
+    fn answers_to(&self, project: &str, zone: &str, key: &str) -> bool {
+        self.project == project
+            && self.zone == zone
+            && (self.name == key || self.id.to_string() == key)
+    }
 }
 
 // === impl State ===
@@ -113,47 +158,68 @@ impl State {
         self.last_id
     }
 
-    /// Lets time pass: machines that are gone are forgotten, and their addresses are free.
+    /// Lets time pass: addresses of machines that are gone are free, and what no read shows any
+    /// more is forgotten.
     pub(super) fn settle(&mut self, now: Now) {
-        let over = |stop: Option<(Stop, Duration)>| stop.filter(|(_, at)| *at <= now.elapsed);
         for machine in self.machines.values_mut() {
-            if over(machine.stop).is_some() && !machine.released {
+            let ended = machine.stop.filter(|stop| stop.at <= now.elapsed);
+            if ended.is_some() && !machine.released {
                 machine.released = true;
                 self.settings.addresses.push(machine.address.clone());
             }
         }
-        self.machines
-            .retain(|_, machine| !matches!(over(machine.stop), Some((Stop::Delete, _))));
-    }
-
-    pub(super) fn named(&self, project: &str, zone: &str, key: &str) -> Option<&Machine> {
-        self.machines.values().find(|machine| {
-            machine.project == project
-                && machine.zone == zone
-                && (machine.name == key || machine.id.to_string() == key)
-        })
-    }
-
-    pub(super) fn is_visible(&self, machine: &Machine, now: Now) -> bool {
-        machine.accepted + self.settings.visible_after() <= now.elapsed
-    }
-
-    pub(super) fn status(&self, machine: &Machine, now: Now) -> &'static str {
-        let boot = self.settings.boot();
-        match machine.stop {
-            Some((_, at)) if now.elapsed < at => "STOPPING",
-            Some(_) => "TERMINATED",
-            None if now.elapsed < machine.accepted + boot / 2 => "PROVISIONING",
-            None if now.elapsed < machine.accepted + boot => "STAGING",
-            None => "RUNNING",
+        let lag = self.settings.reads_lag();
+        for machine in self.machines.values() {
+            let Some(gone) = machine.gone().filter(|gone| *gone <= now.elapsed) else {
+                continue;
+            };
+            if let Some(ever) = self.ever.iter_mut().find(|ever| ever.id == machine.id) {
+                let ago =
+                    SignedDuration::try_from(now.elapsed.saturating_sub(gone)).unwrap_or_default();
+                ever.gone = Some(now.wall - ago);
+            }
         }
+        self.machines
+            .retain(|_, machine| machine.gone().is_none_or(|gone| now.elapsed < gone + lag));
     }
 
-    /// The machines of a zone from an id on, in order.
-    pub(super) fn zone(&self, project: &str, zone: &str, after: u64) -> Vec<&Machine> {
-        let there = |machine: &&Machine| machine.project == project && machine.zone == zone;
+    /// The machine that has this name or number now, whether or not a read would show it.
+    pub(super) fn named(&self, project: &str, zone: &str, key: &str, now: Now) -> Option<&Machine> {
+        let mut machines = self.machines.values();
+        machines
+            .find(|machine| machine.exists(now.elapsed) && machine.answers_to(project, zone, key))
+    }
+
+    /// What a read shows of a machine: itself and its status.
+    pub(super) fn shown(
+        &self,
+        project: &str,
+        zone: &str,
+        key: &str,
+        now: Now,
+    ) -> Option<(&Machine, &'static str)> {
+        let mut shown = self.zone(project, zone, 0, now).into_iter();
+        shown.find(|(machine, _)| machine.answers_to(project, zone, key))
+    }
+
+    /// What a read shows of the machines of a zone from an id on, in order.
+    pub(super) fn zone(
+        &self,
+        project: &str,
+        zone: &str,
+        after: u64,
+        now: Now,
+    ) -> Vec<(&Machine, &'static str)> {
+        let Some(at) = now.elapsed.checked_sub(self.settings.reads_lag()) else {
+            return Vec::new();
+        };
+        let boot = self.settings.boot();
         let later = self.machines.range(after + 1..).map(|(_, machine)| machine);
-        later.filter(there).collect()
+        later
+            .filter(|machine| machine.project == project && machine.zone == zone)
+            .filter(|machine| machine.exists(at))
+            .map(|machine| (machine, machine.status(at, boot)))
+            .collect()
     }
 
     pub(super) fn operation(&self, project: &str, zone: &str, key: &str) -> Option<&Operation> {
@@ -193,6 +259,8 @@ impl State {
                 name: name.into(),
                 zone: zone.into(),
                 labels,
+                created: now.wall,
+                gone: None,
             });
             let machine = Machine {
                 id,
@@ -202,6 +270,7 @@ impl State {
                 body,
                 created: now.wall,
                 address,
+                console: String::new(),
                 accepted: now.elapsed,
                 stop: None,
                 released: false,
@@ -217,7 +286,14 @@ impl State {
     pub(super) fn delete(&mut self, id: u64, now: Now) -> Option<Operation> {
         let ends = now.elapsed + self.settings.stop();
         let machine = self.machines.get_mut(&id)?;
-        machine.stop = Some((Stop::Delete, ends));
+        // Why: a repeated delete ends when the first one does.
+        let begun = machine.stop.filter(|stop| stop.end == End::Delete);
+        let stop = begun.unwrap_or(Stop {
+            end: End::Delete,
+            begun: now.elapsed,
+            at: ends,
+        });
+        machine.stop = Some(stop);
         let Machine {
             project,
             zone,
@@ -225,7 +301,7 @@ impl State {
             ..
         } = machine.clone();
         let target = (project.as_str(), zone.as_str(), name.as_str(), id);
-        Some(self.start(target, "delete", ends, None, None, now))
+        Some(self.start(target, "delete", stop.at, None, None, now))
     }
 
     /// Takes a spot machine back, as its termination action says.
@@ -239,13 +315,23 @@ impl State {
             return false;
         }
         let action = scheduling("instanceTerminationAction").and_then(Value::as_str);
-        let stop = if action == Some("DELETE") {
-            Stop::Delete
+        let end = if action == Some("DELETE") {
+            End::Delete
         } else {
-            Stop::Halt
+            End::Halt
         };
-        machine.stop = Some((stop, ends));
+        machine.stop = Some(Stop {
+            end,
+            begun: now.elapsed,
+            at: ends,
+        });
         true
+    }
+
+    /// False: there is no such machine.
+    pub(super) fn set_console(&mut self, id: u64, text: String) -> bool {
+        let machine = self.machines.get_mut(&id);
+        machine.map(|machine| machine.console = text).is_some()
     }
 
     pub(super) fn set_address(&mut self, id: u64, address: String) {

@@ -131,7 +131,7 @@ impl State {
     }
 
     pub(super) fn is_visible(&self, server: &Server, now: Now) -> bool {
-        server.accepted + self.settings.visible_after() <= now.elapsed
+        server.accepted + self.settings.reads_lag() <= now.elapsed
     }
 
     /// Why off in between: a server is created, and then it is started by an action of its own;

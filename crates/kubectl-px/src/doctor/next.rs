@@ -123,6 +123,10 @@ pub(crate) fn withheld_remedy(reason: &str) -> &'static str {
             "find out why so many fail at once; replacing goes on when fewer do"
         },
         c::REASON_REMEDIATION_BACKOFF => "it is replaced after a longer wait, see the message",
+        c::REASON_BOOTSTRAP_FAILING => {
+            "correct spec.cloudInit: the condition Healthy has what it says; or try the same again \
+             with: kubectl px resume"
+        },
         c::REASON_MASS_EXTERNAL_DELETION => {
             "find out who deleted the instances, then: kubectl px resume POOL"
         },

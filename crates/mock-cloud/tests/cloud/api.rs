@@ -406,6 +406,41 @@ async fn slow_boots_and_bad_proxies_are_asked_for_before_the_create() {
 }
 
 #[tokio::test]
+async fn a_bootstrap_that_fails_and_an_address_that_comes_back_are_asked_for_before_the_create() {
+    let cloud = start(without_delays()).await;
+    let client = cloud.client();
+    let console = "cloud-init failed\n".to_owned();
+    let failing = Fault::FailBootstrap { console };
+    let asked = client.add_fault(&rule(Op::Create, failing)).await;
+    asked.expect("asked");
+    client
+        .create(ZONE, &request("broken"))
+        .await
+        .expect("created");
+    let broken = client.get(ZONE, "broken").await.expect("found");
+    assert_eq!(broken.state, InstanceState::Running);
+    let ip = broken.ip.expect("it has an address");
+    let address = SocketAddr::from((ip, broken.port));
+    tokio::net::TcpStream::connect(address)
+        .await
+        .expect_err("nothing listens");
+    let console = client.console(ZONE, &broken.id).await.expect("it has one");
+    assert_eq!(console.contents, "cloud-init failed\n");
+    client.delete(ZONE, "broken").await.expect("deleted");
+
+    let again = Fault::GiveAddress { ip };
+    let asked = client.add_fault(&rule(Op::Create, again)).await;
+    asked.expect("asked");
+    let (next, _) = crate::common::running(&client, &request("next")).await;
+    assert_eq!(next.ip, Some(ip));
+    let console = client.console(ZONE, "next").await.expect("it has one");
+    assert_eq!(console.contents, "");
+    let gone = client.console(ZONE, "broken").await.expect_err("gone");
+    assert_eq!(gone.code(), Some(ErrorCode::NotFound));
+    cloud.stop().await;
+}
+
+#[tokio::test]
 async fn malformed_requests_name_the_field() {
     let cloud = start(without_delays()).await;
     let client = cloud.client();
