@@ -4,6 +4,7 @@
 //! on what the answers say ([`Allowance::told`]). Whom a request is for, and whether it can wait, is
 //! known further up: [`on_behalf_of`] says it for everything within.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::Future;
@@ -123,6 +124,8 @@ struct Behalf {
 
 tokio::task_local! {
     static BEHALF: Behalf;
+    /// Whether the operation that is carried out has sent a request.
+    static BEGUN: Cell<bool>;
 }
 
 fn behalf() -> Behalf {
@@ -148,6 +151,18 @@ pub(super) async fn urgently<T>(work: impl Future<Output = T>) -> T {
 /// Runs `work` so that its calls count for no caller.
 pub(super) async fn for_everybody<T>(work: impl Future<Output = T>) -> T {
     BEHALF.scope(Behalf::default(), work).await
+}
+
+/// Runs `work` as one operation: once its first request was allowed, the others are too, and are paid
+/// for afterwards. Why: a list of many zones that is refused in the middle has used up what its next
+/// attempt needs, and never ends.
+pub(super) async fn as_one<T>(work: impl Future<Output = T>) -> T {
+    BEGUN.scope(Cell::new(false), work).await
+}
+
+/// Whether a request goes on with an operation.
+fn goes_on() -> bool {
+    BEGUN.try_with(Cell::get).unwrap_or_default()
 }
 
 // === impl Rate ===
@@ -279,15 +294,45 @@ impl Allowance {
     ///
     /// # Errors
     /// [`Class::RateLimited`] with the time to wait: there are none left, or none for this caller.
+    /// Never for a request that goes on with an operation.
     pub fn take(&self) -> Result<(), Error> {
         let Some(rate) = self.0.limits.calls else {
             return Ok(());
         };
         let Behalf { caller, urgent } = behalf();
         let now = self.0.clock.elapsed();
-        let (cost, capacity) = (rate.interval(), rate.capacity());
         let mut state = self.0.state.lock();
-        if let Some(caller) = &caller {
+        if !goes_on() {
+            self.admit(&mut state, rate, caller.as_ref(), urgent)?;
+        }
+        // It fails outside an operation, where each request is one.
+        let _ = BEGUN.try_with(|begun| begun.set(true));
+        let cost = rate.interval();
+        state.calls.take(now, cost);
+        if let Some(caller) = caller {
+            if state.callers.len() >= CALLERS {
+                state.callers.retain(|_, own| !own.debt(now).is_zero());
+            }
+            state
+                .callers
+                .entry(caller)
+                .or_default()
+                .take(now, cost * SHARE);
+        }
+        Ok(())
+    }
+
+    /// Whether an operation may begin.
+    fn admit(
+        &self,
+        state: &mut State,
+        rate: Rate,
+        caller: Option<&Arc<str>>,
+        urgent: bool,
+    ) -> Result<(), Error> {
+        let now = self.0.clock.elapsed();
+        let (cost, capacity) = (rate.interval(), rate.capacity());
+        if let Some(caller) = caller {
             // A tenth of the rate and of the burst: a call costs ten times as much of as large a
             // bucket.
             let own = state.callers.get(caller).copied().unwrap_or_default();
@@ -310,19 +355,8 @@ impl Allowance {
                 ..
             } = &mut *state;
             let queue = if urgent { first } else { waiting };
-            let turn = queue.turn(caller, now + wait, cost);
+            let turn = queue.turn(caller.cloned(), now + wait, cost);
             return Err(self.refuse(turn.saturating_sub(now), Exhausted::calls(rate)));
-        }
-        state.calls.take(now, cost);
-        if let Some(caller) = caller {
-            if state.callers.len() >= CALLERS {
-                state.callers.retain(|_, own| !own.debt(now).is_zero());
-            }
-            state
-                .callers
-                .entry(caller)
-                .or_default()
-                .take(now, cost * SHARE);
         }
         Ok(())
     }

@@ -244,3 +244,30 @@ fn an_endless_rest_is_an_hour() {
     allowance.rest(Duration::MAX);
     assert_eq!(allowance.resting(), HOUR);
 }
+
+/// A list of more zones than a caller may ask at once comes to its end, and is paid for before the
+/// next one begins.
+#[test]
+fn an_operation_that_has_begun_is_carried_to_its_end_and_paid_for() {
+    const ZONES: u32 = 40;
+    let (allowance, clock) = account(limits(1_000));
+    let mut times = Vec::new();
+    while clock.elapsed() < HOUR {
+        let list = as_one(async {
+            for _ in 0..ZONES {
+                allowance.take()?;
+            }
+            Ok(())
+        });
+        let listed: Result<(), Error> = on_behalf_of("a", false, list).now_or_never().unwrap();
+        match listed {
+            Ok(()) => {
+                times.push(clock.elapsed());
+                clock.advance(Duration::from_secs(1));
+            },
+            Err(error) => clock.advance(error.wait().unwrap()),
+        }
+    }
+    // A tenth of 1,000 calls are two lists and a half.
+    assert_eq!(times.len(), 3, "{times:?}");
+}

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts, Registry};
 use runtime_kit::{Class, Classify, Clock};
 
-use super::allowance::{Allowance, Exhausted, for_everybody, urgently};
+use super::allowance::{Allowance, Exhausted, as_one, for_everybody, urgently};
 use super::snapshot::{Sighting, Snapshot};
 use super::{AccountState, Created, Error, Instance, InstanceRequest, Listing, Provider, Tags};
 
@@ -88,7 +88,7 @@ impl Metered {
     ) -> Result<T, Error> {
         self.allowance.awake()?;
         let result = tokio::select! {
-            result = call => result,
+            result = as_one(call) => result,
             () = self.clock.sleep(CALL_TIMEOUT) => Err(Error::new(
                 Class::Transient,
                 format!(
