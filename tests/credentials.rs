@@ -11,9 +11,11 @@ mod fake;
 mod fake_gce;
 mod support;
 
+use self::fake::Fake;
 use self::fake_gce::{FakeGce, key_file};
 use crawl_api::proxy::{Auth, CloudInit, Proxy, ProxySpec, SecretRef};
 use crawl_api::{conditions, names};
+use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -248,4 +250,100 @@ async fn a_proxy_that_was_refused_is_tried_again_when_the_credentials_of_its_pro
     std::fs::rename(&fresh, &key).unwrap();
     until(&proxies, "p", "an instance", |proxy| provider_id(proxy?)).await;
     assert_eq!(fake.created().await.len(), 1);
+}
+
+/// Every level of logs, everything that is written for people, and clouds that quote what they refuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_are_in_no_log_no_status_no_event_and_no_answer() {
+    const PASSWORD: &str = "correct-horse-battery";
+    const TOKEN: &str = "a-token-of-a-project";
+    let mut site = site("unseen").await;
+    let clouds = [Fake::start("hetzner", &[]), Fake::start("gce", &[])];
+    for (cloud, reason) in clouds.iter().zip(["unavailable", "backendError"]) {
+        let message = format!("cannot take '{PASSWORD}'");
+        let fault = json!({"type": "refuse", "status": 503, "reason": reason, "message": message});
+        let rule = json!({"op": "create", "times": 2, "fault": fault});
+        cloud.apply(json!({"faults": [rule]})).await;
+    }
+    let file = |name: &str, text: &str| {
+        let path = site.cluster.dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let key = key_file("key-1");
+    let providers = json!({"providers": [
+        {"name": "local", "type": "mock", "mock": {"url": format!("http://{}", site.cloud.address)}},
+        {"name": "hetzner", "type": "hetzner", "hetzner": {
+            "tokenFile": file("unseen-token", TOKEN), "locations": ["fsn1"],
+            "endpoint": clouds[0].url}},
+        {"name": "gcp", "type": "gcp", "gcp": {
+            "project": "p-1", "zones": ["europe-west1-b"],
+            "credentialsFile": file("unseen-key", &key), "endpoint": clouds[1].url}},
+    ]});
+    let providers = file("unseen-providers.yaml", &providers.to_string());
+    site.set_flag("--providers-config", providers.to_str().unwrap());
+    site.set_flag("--log-level", "trace");
+    let operator = site.operator();
+    let (proxies, secrets) = (site.proxies(), secrets(&site));
+    let mine = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"},
+        "stringData": {"username": "me", "password": PASSWORD}});
+    create(&secrets, &serde_json::from_value(mine).unwrap()).await;
+    create(&proxies, &proxy("local", generated())).await;
+    for provider in ["hetzner", "gcp"] {
+        let spec = ProxySpec {
+            provider: Some(provider.into()),
+            auth: Some(Auth {
+                secret_ref: Some(SecretRef {
+                    name: "mine".into(),
+                }),
+                ..Auth::default()
+            }),
+            ..generated()
+        };
+        create(&proxies, &proxy(provider, spec)).await;
+        let refused = |found: Option<&Proxy>| {
+            let told = found?.condition(conditions::PROVISIONED)?;
+            told.message.contains("not shown").then_some(())
+        };
+        until(&proxies, provider, "the refusal", refused).await;
+        until(&proxies, provider, "an instance", |found| {
+            provider_id(found?)
+        })
+        .await;
+    }
+    until(&proxies, "local", "the proxy to be ready", ready).await;
+
+    let data = secrets.get("local-proxy-auth").await.unwrap().data.unwrap();
+    let made = String::from_utf8(data["password"].0.clone()).unwrap();
+    let user = String::from_utf8(data["username"].0.clone()).unwrap();
+    let line = key.split("\\n").nth(3).unwrap().to_owned();
+    let hidden = [
+        TOKEN.to_owned(),
+        line,
+        PASSWORD.into(),
+        BASE64.encode(PASSWORD.as_bytes()),
+        BASE64.encode(format!("{user}:{made}").as_bytes()),
+        BASE64.encode(made.as_bytes()),
+        made,
+        // How a token begins that is signed, as those of ServiceAccounts.
+        "eyJ".into(),
+    ];
+    let get = |what| kubectl(site.cluster, &["get", what, "-n", "unseen", "-o", "yaml"]);
+    let mut shown = vec![
+        ("log".to_owned(), operator.process.log()),
+        ("events".into(), get("events")),
+        ("proxies".into(), get("proxies")),
+    ];
+    for path in ["/metrics", "/providers", "/proxies/unseen/local"] {
+        let (code, text) = operator.get(path).await;
+        assert_eq!(code, 200, "{path}: {text}");
+        shown.push((path.into(), text));
+    }
+    assert!(shown[0].1.contains("TRACE"), "the level is the lowest");
+    for (place, text) in shown {
+        for secret in &hidden {
+            let found = text.lines().find(|line| line.contains(secret.as_str()));
+            assert_eq!(found, None, "{secret} in {place}");
+        }
+    }
 }
