@@ -7,7 +7,7 @@ use crawl_api::conditions::{REASON_EXIT_IP_UNKNOWN, REASON_PROBE_SUCCEEDED};
 use crawl_api::proxy::{Expectations, HealthCheck};
 use data_encoding::HEXLOWER;
 use http::StatusCode;
-use regex::bytes::Regex;
+use regex::bytes::RegexBuilder;
 use url::Url;
 
 use super::exchange::Answer;
@@ -16,6 +16,9 @@ use crate::echo::answer::Answer as EchoAnswer;
 use crate::health::config::Echo;
 use crate::health::failure::Failure;
 use crate::health::geo::Location;
+
+/// Bytes of a compiled regular expression, a tenth of the library's default: every probe compiles it.
+const MAX_REGEX: usize = 1024 * 1024;
 
 /// Said of a healthy proxy whose exit nobody can tell.
 const EXIT_UNKNOWN: &str = "the exit IP is unknown and nothing expected of it is checked: give the \
@@ -146,10 +149,16 @@ fn judge_body(expect: &Expectations, answer: &Answer) -> Result<(), Failure> {
     let Some(pattern) = &expect.body_regex else {
         return Ok(());
     };
-    let regex = Regex::new(pattern).map_err(|_| {
-        Failure::InvalidCheck(format!(
-            "expect.bodyRegex {pattern:?} is no regular expression"
-        ))
+    let regex = RegexBuilder::new(pattern).size_limit(MAX_REGEX).build();
+    let regex = regex.map_err(|error| {
+        Failure::InvalidCheck(if let regex::Error::CompiledTooBig(_) = error {
+            format!(
+                "expect.bodyRegex {pattern:?} is too large when compiled: repeat less, or narrower \
+                 classes"
+            )
+        } else {
+            format!("expect.bodyRegex {pattern:?} is no regular expression")
+        })
     })?;
     if regex.is_match(&answer.body) {
         Ok(())
@@ -186,6 +195,23 @@ mod tests {
 
     fn known(echo: Option<Echo>) -> Known {
         Known { echo, geoip: None }
+    }
+
+    /// Each probe compiles it, and whoever may create a Proxy writes it.
+    #[test]
+    fn an_expression_that_costs_too_much_is_refused_and_a_usual_one_is_not() {
+        let told = |pattern: &str| {
+            let expect = Expectations {
+                body_regex: Some(pattern.into()),
+                ..Expectations::default()
+            };
+            judge_body(&expect, &answer(200, "a price of 12.50 EUR"))
+        };
+        let refused = told(r"\pL{200}").unwrap_err();
+        assert_eq!(refused.reason(), "InvalidHealthCheck");
+        assert!(refused.to_string().contains("too large"), "{refused}");
+        assert_eq!(told(r"(?i)PRICE of \d{1,4}\.\d{2} (EUR|USD)"), Ok(()));
+        assert_eq!(told(r"\b\w{3,12} of\b"), Ok(()));
     }
 
     #[test]
