@@ -305,8 +305,8 @@ impl Allowance {
         if !goes_on() {
             self.admit(&mut state, rate, caller.as_ref(), urgent)?;
         }
-        // It fails outside an operation, where each request is one.
-        let _ = BEGUN.try_with(|begun| begun.set(true));
+        // Outside an operation each request is one.
+        BEGUN.try_with(|begun| begun.set(true)).unwrap_or_default();
         let cost = rate.interval();
         state.calls.take(now, cost);
         if let Some(caller) = caller {

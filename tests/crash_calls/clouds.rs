@@ -200,6 +200,8 @@ impl Cloud for Gce {
         json!({
             "name": "cloud",
             "type": "gcp",
+            "callsPerHour": 10_000_000,
+            "createsPerMinute": 100_000,
             "gcp": {
                 "project": "p-1",
                 "zones": ZONES,

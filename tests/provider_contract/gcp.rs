@@ -46,6 +46,8 @@ fn config(fake: &FakeGce, key: &std::path::Path) -> String {
 providers:
 - name: under-test
   type: gcp
+  callsPerHour: 10000000
+  createsPerMinute: 100000
   gcp:
     project: p-1
     zones: [europe-west1-b, europe-west1-c]
