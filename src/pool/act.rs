@@ -72,9 +72,7 @@ pub(super) async fn act(ctx: &Ctx, pool: &ProxyPool, action: Action) -> Result<(
             let adopted = members.iter().all(|(_, update)| update.adopts);
             if let Some(names) = done.names() {
                 let note = if adopted {
-                    format!(
-                        "took {names} for members as the template says: their records were missing"
-                    )
+                    format!("wrote the missing records of membership into {names}")
                 } else {
                     format!("wrote the changed template into {names}")
                 };
