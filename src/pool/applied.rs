@@ -2,7 +2,7 @@
 //!
 //! Three states are compared, as `kubectl apply` does it: the template now, what of it was last
 //! written into a member
-//! ([`names::ANNOTATION_APPLIED_TEMPLATE`](crawl_api::names::ANNOTATION_APPLIED_TEMPLATE)), and, by
+//! ([`names::ANNOTATION_APPLIED_TEMPLATE`]), and, by
 //! patching only the difference of these two, the member. So a field that somebody set by hand stays
 //! until the template changes that very field. Pure.
 
