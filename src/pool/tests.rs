@@ -63,6 +63,16 @@ fn provisioned(mut proxy: Proxy, phase: Phase) -> Proxy {
 }
 
 fn seen(pool: &ProxyPool, proxies: &[Proxy], pending: &Pending, elapsed: u64) -> Observation {
+    seen_at(pool, proxies, pending, at(0), elapsed)
+}
+
+fn seen_at(
+    pool: &ProxyPool,
+    proxies: &[Proxy],
+    pending: &Pending,
+    now: Timestamp,
+    elapsed: u64,
+) -> Observation {
     let (reader, mut writer) = reflector::store();
     for proxy in proxies {
         writer.apply_watcher_event(&watcher::Event::Apply(proxy.clone()));
@@ -72,7 +82,7 @@ fn seen(pool: &ProxyPool, proxies: &[Proxy], pending: &Pending, elapsed: u64) ->
         pending,
         exhausted: &exhausted,
     };
-    observe(pool, &reader, known, at(0), Duration::from_secs(elapsed))
+    observe(pool, &reader, known, now, Duration::from_secs(elapsed))
 }
 
 #[test]
@@ -474,4 +484,29 @@ fn spot_instances_that_are_taken_back_too_often_are_followed_by_others_on_demand
     judged(&pool, &[taken(4)], &exhausted, 1);
     let next = plan(&judged(&pool, &[], &exhausted, 2));
     assert_eq!(next, Action::Create(1, Some(place("b", false))));
+}
+
+/// At most as old as the pool says, a tenth younger at the most, and not all at the same age.
+#[test]
+fn members_that_are_too_old_are_rolled_each_at_an_age_of_its_own() {
+    const MAX_AGE: i64 = 36_000;
+    let mut pool = pool(2);
+    pool.spec.max_age_seconds = Some(36_000);
+    let members = ["a", "b"].map(|name| provisioned(member(name, 0), Phase::Ready));
+    let seen = |second| seen_at(&pool, &members, &Pending::default(), at(second), 0);
+    let outdated = |observation: &Observation| {
+        let aged = observation.members.iter();
+        aged.filter(|member| member.outdated == Some(member::Outdated::Age))
+            .count()
+    };
+
+    let young = seen(MAX_AGE * 9 / 10 - 1);
+    assert_eq!((outdated(&young), plan(&young)), (0, Action::Rest));
+    let first = young.next.expect("the pool is looked at again in time");
+    assert!(first <= Duration::from_secs(3_601), "{first:?}");
+
+    let due = MAX_AGE * 9 / 10 - 1 + i64::try_from(first.as_secs()).unwrap() + 1;
+    let one = seen(due);
+    assert_eq!((outdated(&one), plan(&one)), (1, Action::Create(1, None)));
+    assert_eq!(outdated(&seen(MAX_AGE)), 2);
 }
