@@ -139,6 +139,13 @@ pub enum Fault {
     Hang,
 }
 
+/// What a fake was told last, and which faults are left of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) settings: Settings,
+    rules: Vec<Rule>,
+}
+
 // === impl Script ===
 
 impl Script {
@@ -150,6 +157,45 @@ impl Script {
         serde_saphyr::from_str(text)
     }
 }
+
+// === impl Setup ===
+
+impl Setup {
+    pub(crate) fn new(script: Script) -> Self {
+        let Script { settings, faults } = script;
+        Self {
+            settings: settings.unwrap_or_default(),
+            rules: faults,
+        }
+    }
+
+    /// From now on; settings that are not given stay.
+    pub(crate) fn apply(&mut self, script: Script) {
+        let Script { settings, faults } = script;
+        if let Some(settings) = settings {
+            self.settings = settings;
+        }
+        self.rules = faults;
+    }
+
+    /// The fault of a call, taken from the rules.
+    pub(crate) fn take(&mut self, op: Op, zone: &str) -> Option<Fault> {
+        let matches = |rule: &Rule| {
+            rule.op.is_none_or(|wanted| wanted == op)
+                && rule.zone.as_deref().is_none_or(|wanted| wanted == zone)
+                && rule.times != Some(0)
+        };
+        let rule = self.rules.iter_mut().find(|rule| matches(rule))?;
+        if let Some(times) = &mut rule.times {
+            *times -= 1;
+        }
+        let fault = rule.fault.clone();
+        self.rules.retain(|rule| rule.times != Some(0));
+        Some(fault)
+    }
+}
+
+// === impl Settings ===
 
 impl Settings {
     /// See [`Settings::boot_milliseconds`].
@@ -235,22 +281,6 @@ where
     }
 }
 
-/// The fault of a call, taken from the rules.
-pub(crate) fn take(rules: &mut Vec<Rule>, op: Op, zone: &str) -> Option<Fault> {
-    let matches = |rule: &Rule| {
-        rule.op.is_none_or(|wanted| wanted == op)
-            && rule.zone.as_deref().is_none_or(|wanted| wanted == zone)
-            && rule.times != Some(0)
-    };
-    let rule = rules.iter_mut().find(|rule| matches(rule))?;
-    if let Some(times) = &mut rule.times {
-        *times -= 1;
-    }
-    let fault = rule.fault.clone();
-    rules.retain(|rule| rule.times != Some(0));
-    Some(fault)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,13 +308,13 @@ faults:
 - {op: create, zone: a, times: 2, fault: {type: lostReply}}
 - {op: list, fault: {type: hang}}
 ";
-        let mut rules = Script::read(text).unwrap().faults;
-        assert_eq!(take(&mut rules, Op::Create, "b"), None);
+        let mut setup = Setup::new(Script::read(text).unwrap());
+        assert_eq!(setup.take(Op::Create, "b"), None);
         for wanted in [Some(Fault::LostReply), Some(Fault::LostReply), None] {
-            assert_eq!(take(&mut rules, Op::Create, "a"), wanted);
+            assert_eq!(setup.take(Op::Create, "a"), wanted);
         }
         for _ in 0..3 {
-            assert_eq!(take(&mut rules, Op::List, "a"), Some(Fault::Hang));
+            assert_eq!(setup.take(Op::List, "a"), Some(Fault::Hang));
         }
     }
 

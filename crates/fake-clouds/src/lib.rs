@@ -9,6 +9,7 @@ pub mod faults;
 pub mod gce;
 pub mod hetzner;
 mod journal;
+mod now;
 pub mod program;
 pub mod proxies;
 pub mod serve;

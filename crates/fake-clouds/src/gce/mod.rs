@@ -27,10 +27,11 @@ use serde_json::{Value, json};
 
 use self::answers::Refused;
 use self::filter::Filter;
-use self::state::{Now, State};
+use self::state::State;
 use crate::discovery::{Api, Call, Refusal};
 use crate::faults::{self, Failure, Op, Script};
 use crate::journal::Journal;
+use crate::now::Now;
 use crate::proxies::Proxies;
 use crate::serve::{Answer, Fake, Outcome, Request};
 
@@ -69,10 +70,7 @@ impl Gce {
     }
 
     fn now(&self) -> Now {
-        Now {
-            wall: self.clock.now(),
-            elapsed: self.clock.elapsed(),
-        }
+        Now::of(&*self.clock)
     }
 
     /// Authentication, routing and the document, in the order of the real front end.
@@ -229,7 +227,7 @@ impl Gce {
         let state = self.state.lock();
         let wanted = asked("maxResults").and_then(|n| n.parse().ok());
         let size = wanted.unwrap_or(MAX_RESULTS).min(MAX_RESULTS);
-        let size = size.min(state.settings.page_size);
+        let size = size.min(state.setup.settings.page_size);
         let mut items = Vec::new();
         let mut last = after;
         let mut next = None;
@@ -295,7 +293,7 @@ impl Gce {
         match (&request.verb, request.path.as_str()) {
             (&Verb::PUT, "/fake/script") => match Script::read(&request.text) {
                 Ok(script) => {
-                    self.state.lock().apply(script);
+                    self.state.lock().setup.apply(script);
                     ok()
                 },
                 Err(error) => wrong(error.to_string()),
@@ -354,7 +352,7 @@ impl Fake for Gce {
         };
         self.journal.called(&call.method.id);
         let (op, zone) = (op(&call), parameter(&call, "zone").to_owned());
-        let fault = faults::take(&mut self.state.lock().rules, op, &zone);
+        let fault = self.state.lock().setup.take(op, &zone);
         let carry_out = async |failure| {
             let result = self.carry_out(&call, request.body, failure).await;
             self.answer(Some(&call), result)

@@ -7,7 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::faults::{Failure, Rule, Script, Settings};
+use crate::faults::{Failure, Script, Setup};
+use crate::now::Now;
 
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
@@ -61,8 +62,7 @@ pub(super) struct Machine {
 /// What the fake knows.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) settings: Settings,
-    pub(super) rules: Vec<Rule>,
+    pub(super) setup: Setup,
     /// Ids of the keys whose tokens are accepted; every one when absent.
     pub(super) keys: Option<Vec<String>>,
     /// In the order of creation.
@@ -83,13 +83,6 @@ pub(super) struct Ever {
     pub(super) created: Timestamp,
     /// Since when there is no such machine.
     pub(super) gone: Option<Timestamp>,
-}
-
-/// The time of a call, on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    pub(super) wall: Timestamp,
-    pub(super) elapsed: Duration,
 }
 
 // === impl Machine ===
@@ -128,10 +121,8 @@ impl Machine {
 
 impl State {
     pub(super) fn new(script: Script) -> Self {
-        let Script { settings, faults } = script;
         Self {
-            settings: settings.unwrap_or_default(),
-            rules: faults,
+            setup: Setup::new(script),
             keys: None,
             machines: BTreeMap::new(),
             operations: Vec::new(),
@@ -139,14 +130,6 @@ impl State {
             last_id: 4_000_000_000_000_000_000,
             ever: Vec::new(),
         }
-    }
-
-    pub(super) fn apply(&mut self, script: Script) {
-        let Script { settings, faults } = script;
-        if let Some(settings) = settings {
-            self.settings = settings;
-        }
-        self.rules = faults;
     }
 
     pub(super) fn ever(&self) -> &[Ever] {
@@ -165,10 +148,10 @@ impl State {
             let ended = machine.stop.filter(|stop| stop.at <= now.elapsed);
             if ended.is_some() && !machine.released {
                 machine.released = true;
-                self.settings.addresses.push(machine.address.clone());
+                self.setup.settings.addresses.push(machine.address.clone());
             }
         }
-        let lag = self.settings.reads_lag();
+        let lag = self.setup.settings.reads_lag();
         for machine in self.machines.values() {
             let Some(gone) = machine.gone().filter(|gone| *gone <= now.elapsed) else {
                 continue;
@@ -210,10 +193,10 @@ impl State {
         after: u64,
         now: Now,
     ) -> Vec<(&Machine, &'static str)> {
-        let Some(at) = now.elapsed.checked_sub(self.settings.reads_lag()) else {
+        let Some(at) = now.elapsed.checked_sub(self.setup.settings.reads_lag()) else {
             return Vec::new();
         };
-        let boot = self.settings.boot();
+        let boot = self.setup.settings.boot();
         let later = self.machines.range(after + 1..).map(|(_, machine)| machine);
         later
             .filter(|machine| machine.project == project && machine.zone == zone)
@@ -252,7 +235,7 @@ impl State {
                 self.ever.len() / 250,
                 self.ever.len() % 250 + 1
             );
-            let address = self.settings.addresses.pop().unwrap_or(fresh);
+            let address = self.setup.settings.addresses.pop().unwrap_or(fresh);
             let labels = body.get("labels").cloned().unwrap_or_default();
             self.ever.push(Ever {
                 id,
@@ -277,14 +260,14 @@ impl State {
             };
             self.machines.insert(id, machine);
         }
-        let ends = now.elapsed + self.settings.boot();
+        let ends = now.elapsed + self.setup.settings.boot();
         let target = (project, zone, name, id);
         self.start(target, "insert", ends, failure, request_id, now)
     }
 
     /// Begins to delete a machine.
     pub(super) fn delete(&mut self, id: u64, now: Now) -> Option<Operation> {
-        let ends = now.elapsed + self.settings.stop();
+        let ends = now.elapsed + self.setup.settings.stop();
         let machine = self.machines.get_mut(&id)?;
         // Why: a repeated delete ends when the first one does.
         let begun = machine.stop.filter(|stop| stop.end == End::Delete);
@@ -306,7 +289,7 @@ impl State {
 
     /// Takes a spot machine back, as its termination action says.
     pub(super) fn preempt(&mut self, id: u64, now: Now) -> bool {
-        let ends = now.elapsed + self.settings.stop();
+        let ends = now.elapsed + self.setup.settings.stop();
         let Some(machine) = self.machines.get_mut(&id) else {
             return false;
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::state::Now;
+use crate::now::Now;
 
 const HOUR: Duration = Duration::from_hours(1);
 

@@ -26,10 +26,11 @@ use serde_json::{Value, json};
 
 use self::answers::{Page, Refused};
 use self::limit::Standing;
-use self::state::{Access, Now, State};
+use self::state::{Access, State};
 use crate::discovery::{Api, Call, Refusal};
 use crate::faults::{self, Failure, Op, Script};
 use crate::journal::Journal;
+use crate::now::Now;
 use crate::proxies::Proxies;
 use crate::serve::{Answer, Fake, Outcome, Request};
 
@@ -72,17 +73,14 @@ impl Hetzner {
     }
 
     fn now(&self) -> Now {
-        Now {
-            wall: self.clock.now(),
-            elapsed: self.clock.elapsed(),
-        }
+        Now::of(&*self.clock)
     }
 
     /// Takes the request off the project's limit.
     fn limit(&self) -> Result<Standing, Standing> {
         let now = self.now();
         let mut state = self.state.lock();
-        let requests = state.settings.requests_per_hour;
+        let requests = state.setup.settings.requests_per_hour;
         state.limit.take(requests, now)
     }
 
@@ -231,7 +229,7 @@ impl Hetzner {
             let is_named = name.is_none_or(|name| name == server.name);
             (is_named && selector.iter().all(holds)).then_some(shown)
         });
-        let page = page(call, state.settings.page_size)?;
+        let page = page(call, state.setup.settings.page_size)?;
         Ok(page.of("servers", servers.collect()))
     }
 
@@ -254,7 +252,7 @@ impl Hetzner {
         let shown = actions.map(|action| answers::action(action, action.ends <= now.elapsed));
         let matching =
             shown.filter(|action| wanted.is_none_or(|status| action["status"] == status));
-        let page = page(call, state.settings.page_size)?;
+        let page = page(call, state.setup.settings.page_size)?;
         Ok(page.of("actions", matching.collect()))
     }
 
@@ -311,7 +309,7 @@ impl Hetzner {
         let mut state = self.state.lock();
         let done = match (&request.verb, request.path.as_str()) {
             (&Verb::PUT, "/fake/script") => Script::read(&request.text)
-                .map(|script| state.apply(script))
+                .map(|script| state.setup.apply(script))
                 .map_err(|error| error.to_string()),
             (&Verb::PUT, "/fake/tokens") => serde_json::from_str(&request.text)
                 .map(|tokens| state.tokens = tokens)
@@ -351,7 +349,7 @@ impl Fake for Hetzner {
             Ok(call) => {
                 self.journal.called(&call.method.id);
                 let (op, zone) = (op(&call), self.zone(&call, request.body.as_ref()));
-                let fault = faults::take(&mut self.state.lock().rules, op, &zone);
+                let fault = self.state.lock().setup.take(op, &zone);
                 let carry_out = async |failure| {
                     let result = self.carry_out(&call, request.body, failure).await;
                     self.answer(Some(&call), result)

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::limit::Limit;
-use crate::faults::{Failure, Rule, Script, Settings};
+use crate::faults::{Failure, Script, Setup};
+use crate::now::Now;
 
 /// What a token may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -59,8 +60,7 @@ pub(super) struct Ever {
 /// What the fake knows: one project.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) settings: Settings,
-    pub(super) rules: Vec<Rule>,
+    pub(super) setup: Setup,
     pub(super) limit: Limit,
     /// The tokens that are accepted; every one when absent.
     pub(super) tokens: Option<BTreeMap<String, Access>>,
@@ -71,21 +71,12 @@ pub(super) struct State {
     ever: Vec<Ever>,
 }
 
-/// The time of a call, on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
-    pub(super) wall: Timestamp,
-    pub(super) elapsed: Duration,
-}
-
 // === impl State ===
 
 impl State {
     pub(super) fn new(script: Script) -> Self {
-        let Script { settings, faults } = script;
         Self {
-            settings: settings.unwrap_or_default(),
-            rules: faults,
+            setup: Setup::new(script),
             limit: Limit::default(),
             tokens: None,
             servers: BTreeMap::new(),
@@ -93,14 +84,6 @@ impl State {
             last_id: 40_000_000,
             ever: Vec::new(),
         }
-    }
-
-    pub(super) fn apply(&mut self, script: Script) {
-        let Script { settings, faults } = script;
-        if let Some(settings) = settings {
-            self.settings = settings;
-        }
-        self.rules = faults;
     }
 
     pub(super) fn ever(&self) -> &[Ever] {
@@ -117,7 +100,7 @@ impl State {
         let is_over = |server: &Server| server.gone.is_some_and(|at| at <= now.elapsed);
         let over = self.servers.values().filter(|server| is_over(server));
         let free: Vec<_> = over.filter_map(|server| server.ipv4.clone()).collect();
-        self.settings.addresses.extend(free);
+        self.setup.settings.addresses.extend(free);
         self.servers.retain(|_, server| !is_over(server));
     }
 
@@ -131,13 +114,13 @@ impl State {
     }
 
     pub(super) fn is_visible(&self, server: &Server, now: Now) -> bool {
-        server.accepted + self.settings.reads_lag() <= now.elapsed
+        server.accepted + self.setup.settings.reads_lag() <= now.elapsed
     }
 
     /// Why off in between: a server is created, and then it is started by an action of its own;
     /// nothing that is documented says that nobody sees it in the meantime.
     pub(super) fn status(&self, server: &Server, now: Now) -> &'static str {
-        let boot = self.settings.boot();
+        let boot = self.setup.settings.boot();
         let age = now.elapsed.saturating_sub(server.accepted);
         if server.deleting {
             "deleting"
@@ -185,8 +168,8 @@ impl State {
         let wants_ipv4 = flag("/public_net/enable_ipv4").unwrap_or(true);
         let number = self.ever.len();
         let fresh = || format!("198.18.{}.{}", number / 250, number % 250 + 1);
-        let ipv4 = wants_ipv4.then(|| self.settings.addresses.pop().unwrap_or_else(fresh));
-        let boot = self.settings.boot();
+        let ipv4 = wants_ipv4.then(|| self.setup.settings.addresses.pop().unwrap_or_else(fresh));
+        let boot = self.setup.settings.boot();
         let failed = failure.is_some();
         let server = Server {
             id,
@@ -221,7 +204,7 @@ impl State {
 
     /// Begins to delete a server.
     pub(super) fn delete(&mut self, id: u64, now: Now) -> Option<(Server, Action)> {
-        let stop = self.settings.stop();
+        let stop = self.setup.settings.stop();
         let server = self.servers.get_mut(&id)?;
         server.deleting = true;
         server.gone = Some(now.elapsed + stop);
