@@ -73,3 +73,13 @@ contracts! {
     contract_gcp, crate::gcp::GcpSite;
     contract_hetzner, crate::hetzner::HetznerSite;
 }
+
+contract! {
+    contract_fake_gce, crate::gcp::GcpSite:
+    an_address_that_is_used_again_does_not_make_one_machine_of_two,
+}
+
+contract! {
+    contract_fake_hetzner, crate::hetzner::HetznerSite:
+    an_address_that_is_used_again_does_not_make_one_machine_of_two,
+}

@@ -10,9 +10,11 @@ use runtime_kit::{Class, Classify};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::fake::Fake;
 use crate::fake_gce::{FakeGce, key_file};
 use crate::suite::{
-    Refusal, Site, Trouble, build, request, request_in, tags, until, until_gone, until_running,
+    FakeSite, Refusal, Site, Trouble, build, request, request_in, tags, until, until_gone,
+    until_running,
 };
 
 pub(crate) struct GcpSite {
@@ -62,6 +64,12 @@ providers:
         key.display(),
         fake.url
     )
+}
+
+impl FakeSite for GcpSite {
+    fn fake(&self) -> &Fake {
+        &self.fake
+    }
 }
 
 impl Site for GcpSite {
@@ -261,24 +269,6 @@ async fn creates_at_the_same_time_make_one_machine() {
     let (first, second) = tokio::join!(site.provider.create(&asked), site.provider.create(&asked));
     assert_eq!(first.unwrap().instance.id, second.unwrap().instance.id);
     assert_eq!(site.ever_created().await, 1);
-    site.finish().await;
-}
-
-/// Case 57.
-#[tokio::test]
-async fn an_address_that_is_used_again_does_not_make_one_machine_of_two() {
-    let site = GcpSite::start().await;
-    site.fake.play("reused-address").await;
-    let first = site.provider.create(&request("a")).await.unwrap().instance;
-    let first = until_running(site.provider(), &first.id).await;
-    site.provider.delete(&first.id).await.unwrap();
-    until_gone(site.provider(), &first.id).await;
-    let second = site.provider.create(&request("b")).await.unwrap().instance;
-    let second = until_running(site.provider(), &second.id).await;
-    assert_eq!(second.ip, first.ip);
-    assert_ne!(second.id, first.id);
-    assert_eq!(second.proxy_uid(), Some("uid-b"));
-    assert_eq!(site.provider.get(&first.id).await.unwrap(), None);
     site.finish().await;
 }
 

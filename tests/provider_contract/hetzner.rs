@@ -12,9 +12,10 @@ use runtime_kit::{Class, Classify};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::fake::Fake;
 use crate::fake_hetzner::FakeHetzner;
 use crate::suite::{
-    Refusal, Site, Trouble, build, request, request_in, tags, until, until_gone, until_running,
+    FakeSite, Refusal, Site, Trouble, build, request, request_in, tags, until, until_running,
 };
 
 pub(crate) struct HetznerSite {
@@ -61,6 +62,12 @@ providers:
         token.display(),
         fake.url
     )
+}
+
+impl FakeSite for HetznerSite {
+    fn fake(&self) -> &Fake {
+        &self.fake
+    }
 }
 
 impl Site for HetznerSite {
@@ -381,23 +388,6 @@ async fn a_name_is_one_server_in_all_locations() {
     assert_eq!(second.instance.id, first.instance.id);
     assert_eq!(second.instance.zone, "fsn1");
     assert_eq!(site.ever_created().await, 1);
-    site.finish().await;
-}
-
-#[tokio::test]
-async fn an_address_that_is_used_again_does_not_make_one_server_of_two() {
-    let site = HetznerSite::start().await;
-    site.fake.play("reused-address").await;
-    let first = site.provider.create(&request("a")).await.unwrap().instance;
-    let first = until_running(site.provider(), &first.id).await;
-    site.provider.delete(&first.id).await.unwrap();
-    until_gone(site.provider(), &first.id).await;
-    let second = site.provider.create(&request("b")).await.unwrap().instance;
-    let second = until_running(site.provider(), &second.id).await;
-    assert_eq!(second.ip, first.ip);
-    assert_ne!(second.id, first.id);
-    assert_eq!(second.proxy_uid(), Some("uid-b"));
-    assert_eq!(site.provider.get(&first.id).await.unwrap(), None);
     site.finish().await;
 }
 

@@ -12,6 +12,8 @@ use proxy_operator::providers::{
 };
 use runtime_kit::{Class, Classify, SystemClock};
 
+use crate::fake::Fake;
+
 /// For what takes a second at most.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -58,6 +60,11 @@ pub(crate) trait Site: Sized {
     async fn ever_created(&self) -> usize;
     /// Checks what holds at the end of every test.
     async fn finish(self);
+}
+
+/// A cloud that is a fake and plays scripts.
+pub(crate) trait FakeSite: Site {
+    fn fake(&self) -> &Fake;
 }
 
 /// The providers of a file, as the operator builds them.
@@ -419,4 +426,24 @@ pub(crate) async fn an_id_of_another_kind_is_refused<S: Site>(site: &S) {
             "{id:?}"
         );
     }
+}
+
+// === what clouds do that the mock does not ===
+
+/// Case 57.
+pub(crate) async fn an_address_that_is_used_again_does_not_make_one_machine_of_two<S: FakeSite>(
+    site: &S,
+) {
+    let provider = site.provider();
+    site.fake().play("reused-address").await;
+    let first = provider.create(&request("a")).await.unwrap().instance;
+    let first = until_running(provider, &first.id).await;
+    provider.delete(&first.id).await.unwrap();
+    until_gone(provider, &first.id).await;
+    let second = provider.create(&request("b")).await.unwrap().instance;
+    let second = until_running(provider, &second.id).await;
+    assert_eq!(second.ip, first.ip);
+    assert_ne!(second.id, first.id);
+    assert_eq!(second.proxy_uid(), Some("uid-b"));
+    assert_eq!(provider.get(&first.id).await.unwrap(), None);
 }
