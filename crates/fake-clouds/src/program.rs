@@ -10,10 +10,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use runtime_kit::logging::{self, LogArgs};
+use runtime_kit::tasks::stop_on_signal;
 use runtime_kit::{Clock, SystemClock};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use crate::faults::Script;
 use crate::proxies::Proxies;
@@ -94,16 +93,7 @@ async fn serve_until_stopped<F: Fake>(
     let fake = Arc::new(build(script, proxies, clock)?);
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
-    let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let stopping = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {},
-            _ = tokio::signal::ctrl_c() => {},
-        }
-        stopping.cancel();
-    });
+    let stop = stop_on_signal()?;
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{}", listener.local_addr()?)?;
     out.flush()?;

@@ -14,12 +14,9 @@ use mock_cloud::{Cloud, Config};
 use runtime_kit::{
     SystemClock,
     logging::{self, LogArgs},
+    tasks::stop_on_signal,
 };
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpListener;
 
 /// A cloud for trying things out: its instances are real proxies on loopback addresses.
 #[derive(Debug, Parser)]
@@ -113,16 +110,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}"))?;
-    let stop = CancellationToken::new();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let stopping = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {},
-            _ = tokio::signal::ctrl_c() => {},
-        }
-        stopping.cancel();
-    });
+    let stop = stop_on_signal()?;
     let mut out = std::io::stdout();
     writeln!(out, "listening on http://{}", listener.local_addr()?)?;
     out.flush()?;

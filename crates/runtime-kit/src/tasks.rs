@@ -342,6 +342,22 @@ impl Signals {
     }
 }
 
+/// A token that is cancelled when the process is asked to stop, for programs that need no
+/// [`Supervisor`].
+///
+/// # Errors
+/// Signals cannot be received.
+pub fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    let mut signals = Signals::new()?;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        stopping.cancel();
+    });
+    Ok(stop)
+}
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
